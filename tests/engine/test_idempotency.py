@@ -207,6 +207,24 @@ async def test_rounds_are_no_repeats_and_each_can_be_repeated() -> None:
         assert "request state" in (await ask(wire, key="never seen", **retry(other, {"Sure?": "no"})))["message"]
 
 
+async def test_a_round_that_is_refused_can_be_made_again() -> None:
+    """Its function did not begin, and the answers are still wanted."""
+    payments = Payments(max_concurrency=1, max_queue=0)
+    async with Wire(payments.server, MODERN, capabilities=EVERYTHING) as wire:
+        first = await ask(wire)
+        payments.go.clear()
+        running = asyncio.create_task(call(wire, amount=1))
+        await until(lambda: bool(payments.runs))
+        answers = retry(first, {"Sure?": "yes"})
+        wire.send(wire.request("tools/call", {"name": "confirm", "_meta": {KEY: "k"}, **answers}, id="busy"))
+        await until(lambda: any("busy" in str(each) for each in wire.seen))
+        payments.go.set()
+        await running
+        assert await ask(wire) == first
+        second = await ask(wire, **answers)
+        assert (await ask(wire, **retry(second, {"Really?": "indeed"})))["content"][0]["text"] == "yes indeed"
+
+
 async def test_a_live_question_belongs_to_one_call() -> None:
     payments = Payments()
     async with Wire(payments.server, "2025-11-25", capabilities=EVERYTHING) as wire:

@@ -62,6 +62,7 @@ class Engine:
         self.lease_timings = LeaseTimings()
         self._state: StateBackend | None = None  # until it is needed, or set
         self._elicitations: UrlElicitations | None = None  # from the first one on
+        self.lease: WorkerLease | None = None  # of the transport, or from the first call with a key on
         self.running_steps: set[asyncio.Task[Any]] = set()
         self.store_generation = ""  # as it was last known
         self.tools = tools
@@ -120,7 +121,6 @@ class Engine:
         self.limits = (self.limit,)  # those of every call
         shared = self._state if self._state is not None and self._state.shared else None
         self.call_limits = CallLimits(self.tools, self.options, shared, self.lease_timings)
-        self.lease: WorkerLease | None = None  # of the transport, or from the first call with a key on
         self.keyed_calls: KeyedCalls | None = None  # from the first one on, as the next
         self.result_cache: ResultCache | None = None
 
@@ -315,6 +315,7 @@ class Engine:
             await asyncio.wait(self.running_steps, timeout=STEP_WAIT)
         if self.lease is not None:
             await self.lease.stop()
+            self.lease = None
         await self.resources.close()
         self.threads.close()
 

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -118,7 +118,7 @@ class StoredQuestions(msgspec.Struct, frozen=True, tag="questions"):
 
 
 Outcome = StoredResult | StoredError | StoredQuestions
-_decode_outcome = msgspec.json.Decoder(Outcome).decode
+_decode_outcome: Callable[[bytes], Outcome] = msgspec.json.Decoder(Outcome).decode
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -140,6 +140,35 @@ class Record(msgspec.Struct, frozen=True):
 CODEC: Codec[Record] = Codec(Record, "idempotency key")
 
 
+class Claim(msgspec.Struct):
+    """A call that wants to run, or runs."""
+
+    name: str  # of the record
+    tool: Tool
+    record: Record
+    continued: Round | None  # the round that it goes on with
+    previous: Record | None = None  # that it has replaced: the questions of that round
+
+    @property
+    def window(self) -> float:
+        assert self.tool.idempotency is not None
+        return self.tool.idempotency.window
+
+    def outcome(self, found: Record) -> Outcome | None:
+        """The outcome in a record; None if its call runs, or has come to the round that this one goes on with."""
+        if found.arguments != self.record.arguments:
+            raise invalid_params(OTHER_ARGUMENTS)
+        if self.continued is not None and self.continued.call != found.call:
+            raise invalid_params(OTHER_CALL)
+        if found.status == "running":
+            return None
+        if found.status == "done":
+            return _decode_outcome(found.outcome)
+        if self.continued is not None and self.continued.number == found.round:
+            return None
+        return failed(self.tool, NOT_ANSWERED) if found.expires <= time.time() else _decode_outcome(found.outcome)
+
+
 def failed(tool: Tool, text: str) -> StoredResult:
     result = error_result(text.format(tool.name), has_schema=tool.definition.output_schema is not None)
     return StoredResult.from_result(result)
@@ -151,10 +180,11 @@ async def call_once(engine: "Engine", context: RequestContext, tool: Tool) -> Re
     key = read_key(context, is_known=owner is not None)
     if key is None:
         return await run_tool(engine, context)
-    if engine.keyed_calls is None:
-        engine.keyed_calls = KeyedCalls(engine)
+    calls = engine.keyed_calls
+    if calls is None or calls.state is not engine.state:
+        calls = engine.keyed_calls = KeyedCalls(engine)
     digest = hashlib.sha256(encode([owner, tool.name, key])).hexdigest()
-    return await engine.keyed_calls.call(context, tool, f"idempotency/{digest}")
+    return await calls.call(context, tool, f"idempotency/{digest}")
 
 
 def read_key(context: RequestContext, *, is_known: bool) -> str | None:
@@ -191,7 +221,7 @@ class KeyedCalls:
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
-        self._state = engine.state
+        self.state = engine.state
         if engine.lease is None:
             engine.lease = WorkerLease(engine.state, engine.lease_timings)
             engine.lease.start()
@@ -204,75 +234,73 @@ class KeyedCalls:
         """Run the call, or give the outcome of an earlier one; `name` is that of the record."""
         continued = _continued_round(self._engine, context)
         params: CallToolParams = context.original_params or context.request.params
-        own = Record(
+        record = Record(
             worker=self._lease.id,
             run=os.urandom(8).hex(),
             arguments=arguments_digest(params.arguments),
             call="" if continued is None else continued.call,
         )
-        outcome = await self._claim_or_join(name, own, tool, continued)
-        return await self._run(context, tool, name, own) if outcome is None else outcome.replay()
+        claim = Claim(name, tool, record, continued)
+        outcome = await self._claim_or_join(claim)
+        return await self._run(context, claim) if outcome is None else outcome.replay()
 
-    # ── the record ──
+    # ── before the run ──
 
-    async def _claim(self, name: str, own: Record, tool: Tool, *, version: int) -> bool:
-        """Whether this call runs: no other has claimed the key, or gone on with the round."""
-        if self._lease.store_error is not None:
-            await self._lease.renew()  # a claim without a lease would be taken for lost
-        self._running.add(own.run)
-        try:
-            await self._state.put(name, CODEC.encode(own), ttl=_window(tool) + MAX_RUN, if_version=version)
-        except Conflict:
-            self._running.discard(own.run)
-            return False
-        except BaseException:  # it may have happened
-            self._settle(name, own, tool, None)
-            raise
-        return True
-
-    async def _claim_or_join(self, name: str, own: Record, tool: Tool, continued: Round | None) -> Outcome | None:
+    async def _claim_or_join(self, claim: Claim) -> Outcome | None:
         """The outcome of an earlier call, when it has ended; None if this call has the claim."""
         listener: Listener | None = None
         try:
             while True:
-                entry = await self._state.get(name)
-                record = None if entry is None else CODEC.decode(entry.value)
-                if entry is None and continued is not None:
+                entry = await self.state.get(claim.name)
+                found = None if entry is None else CODEC.decode(entry.value)
+                if entry is None and claim.continued is not None:
                     raise invalid_params(OTHER_CALL)
-                if entry is not None and record is None:  # another version has written it
-                    return failed(tool, UNKNOWN)
-                if entry is None or record is None:
-                    is_claimed = await self._claim(name, own, tool, version=0)
-                elif (outcome := _outcome(record, own, tool, continued)) is not None:
+                if entry is not None and found is None:  # another version has written it
+                    return failed(claim.tool, UNKNOWN)
+                if found is not None and (outcome := claim.outcome(found)) is not None:
                     return outcome
-                elif record.status == "asking":
-                    is_claimed = await self._claim(name, own, tool, version=entry.version)
+                if entry is None or found is None or found.status == "asking":
+                    claim.previous = found
+                    if await self._put(claim, 0 if entry is None else entry.version):
+                        return None
                 elif listener is None:  # then look once more: it may have ended before
                     await self._waiting.acquire()
-                    listener = self._state.listen([name])
-                    continue
+                    listener = self.state.listen([claim.name])
                 else:
-                    await self._wait(listener, name, entry, record, tool)
-                    continue
-                if is_claimed:
-                    return None
+                    await self._wait(listener, claim, entry, found)
         finally:
             if listener is not None:
                 listener.close()
                 self._waiting.release()
 
-    async def _wait(self, listener: Listener, name: str, entry: Entry, record: Record, tool: Tool) -> None:
-        """Wait for the run of a record. If it was lost, that is stored, once."""
-        if record.worker == self._lease.id:
-            is_lost = record.run not in self._running
+    async def _put(self, claim: Claim, version: int) -> bool:
+        """Whether this call has the claim: no other was first."""
+        if self._lease.store_error is not None:
+            await self._lease.renew()  # a claim without a lease would be taken for lost
+        self._running.add(claim.record.run)
+        try:
+            ttl = claim.window + MAX_RUN
+            await self.state.put(claim.name, CODEC.encode(claim.record), ttl=ttl, if_version=version)
+        except Conflict:
+            self._running.discard(claim.record.run)
+            return False
+        except BaseException:  # it may have happened
+            self._settle(claim, claim.previous)
+            raise
+        return True
+
+    async def _wait(self, listener: Listener, claim: Claim, entry: Entry, found: Record) -> None:
+        """Wait for another run. If it was lost, that is stored, once."""
+        if found.worker == self._lease.id:
+            is_lost = found.run not in self._running
         else:
-            is_lost = await self._lease.is_lost(record.worker)
+            is_lost = await self._lease.is_lost(found.worker)
         if is_lost:
-            log.warning("tool %s: a call with an idempotency key was lost, its outcome is unknown", tool.name)
-            unknown = CODEC.encode(record.ended(failed(tool, UNKNOWN)))
+            log.warning("%s: a call with an idempotency key was lost, its outcome is unknown", claim.tool.label)
+            unknown = CODEC.encode(found.ended(failed(claim.tool, UNKNOWN)))
             with suppress(Conflict):  # another call was first, or the run has ended
-                await self._state.put(name, unknown, ttl=_window(tool), if_version=entry.version)
-                await self._state.publish(name)
+                await self.state.put(claim.name, unknown, ttl=claim.window, if_version=entry.version)
+                await self.state.publish(claim.name)
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(POLL_INTERVAL):
@@ -281,12 +309,13 @@ class KeyedCalls:
 
     # ── the run ──
 
-    async def _run(self, context: RequestContext, tool: Tool, name: str, own: Record) -> Result:
-        ended: Record | None = own.ended(failed(tool, UNKNOWN))  # unless it comes to an end
+    async def _run(self, context: RequestContext, claim: Claim) -> Result:
+        own = claim.record
+        ended: Record | None = own.ended(failed(claim.tool, UNKNOWN))  # unless it comes to an end
         context.outlives_connection = True
         try:
             result = await run_tool(self._engine, context)
-            ended = self._ended(own, result, tool)
+            ended = self._ended(claim, result)
             return result
         except ProtocolError as failure:
             is_question = failure.code == URL_ELICITATION_REQUIRED  # the call can be made when it is answered
@@ -294,67 +323,51 @@ class KeyedCalls:
             raise
         finally:
             context.outlives_connection = False
-            storing = self._settle(name, own, tool, ended if has_begun(context) else None)
+            storing = self._settle(claim, ended if has_begun(context) else claim.previous)
             await asyncio.wait([storing], timeout=STORE_WAIT)
 
-    def _ended(self, own: Record, result: Result, tool: Tool) -> Record:
+    def _ended(self, claim: Claim, result: Result) -> Record:
         if isinstance(result, InputRequiredResult):
             asked = decode_round(self._engine.sealer.open(result.state))
             questions = StoredQuestions({key: Raw(encode(each)) for key, each in result.requests.items()}, result.state)
             round = {"call": asked.call, "round": asked.number, "expires": asked.expires}
-            return own.ended(questions, status="asking", **round)
+            return claim.record.ended(questions, status="asking", **round)
         assert isinstance(result, ToolResult)
-        ended = own.ended(StoredResult.from_result(result))
-        return ended if len(ended.outcome) <= MAX_STORED_BYTES else own.ended(failed(tool, TOO_LONG))
+        ended = claim.record.ended(StoredResult.from_result(result))
+        return ended if len(ended.outcome) <= MAX_STORED_BYTES else claim.record.ended(failed(claim.tool, TOO_LONG))
 
-    def _settle(self, name: str, own: Record, tool: Tool, ended: Record | None) -> "asyncio.Task[None]":
+    def _settle(self, claim: Claim, ended: Record | None) -> "asyncio.Task[None]":
         """Store the end of a run, or free its key (None), even if the call is cancelled or the store unavailable."""
         steps = self._engine.running_steps
-        task = asyncio.get_running_loop().create_task(self._store_end(name, own, tool, ended))
+        task = asyncio.get_running_loop().create_task(self._store_end(claim, ended))
         steps.add(task)
         task.add_done_callback(steps.discard)
         return task
 
-    async def _store_end(self, name: str, own: Record, tool: Tool, ended: Record | None) -> None:
+    async def _store_end(self, claim: Claim, ended: Record | None) -> None:
         try:
             for delay in RETRY_DELAYS:
                 try:
-                    entry = await self._state.get(name)
-                    record = None if entry is None else CODEC.decode(entry.value)
-                    if entry is None or record is None or record.run != own.run:
-                        return
-                    if ended is None:
-                        await self._state.delete(name)
-                    else:
-                        value = CODEC.encode(ended)
-                        await self._state.put(name, value, ttl=_window(tool), if_version=entry.version)
-                    await self._state.publish(name)
-                    return
+                    return await self._replace(claim, ended)
                 except Conflict:  # another worker takes this one for lost
                     continue
                 except StoreFull:
-                    ended = None if ended is None else own.ended(failed(tool, TOO_LONG))
+                    ended = None if ended is None else claim.record.ended(failed(claim.tool, TOO_LONG))
                 except StoreUnavailable:
                     pass
                 await asyncio.sleep(delay)
-            log.error("tool %s: the result of a call with an idempotency key could not be stored", tool.name)
+            log.error("%s: the result of a call with an idempotency key could not be stored", claim.tool.label)
         finally:
-            self._running.discard(own.run)
+            self._running.discard(claim.record.run)
 
-
-def _outcome(record: Record, own: Record, tool: Tool, continued: Round | None) -> Outcome | None:
-    """The outcome that a record has for a call; None if it runs, or if the call goes on with its last round."""
-    if record.arguments != own.arguments:
-        raise invalid_params(OTHER_ARGUMENTS)
-    if continued is not None and continued.call != record.call:
-        raise invalid_params(OTHER_CALL)
-    is_next = record.status == "asking" and continued is not None and continued.number == record.round
-    if record.status == "running" or is_next:
-        return None
-    is_late = record.status == "asking" and record.expires <= time.time()
-    return failed(tool, NOT_ANSWERED) if is_late else _decode_outcome(record.outcome)
-
-
-def _window(tool: Tool) -> float:
-    assert tool.idempotency is not None
-    return tool.idempotency.window
+    async def _replace(self, claim: Claim, ended: Record | None) -> None:
+        """Replace the record of a claim, if it is still there."""
+        entry = await self.state.get(claim.name)
+        found = None if entry is None else CODEC.decode(entry.value)
+        if entry is None or found is None or found.run != claim.record.run:
+            return
+        if ended is None:
+            await self.state.delete(claim.name)
+        else:
+            await self.state.put(claim.name, CODEC.encode(ended), ttl=claim.window, if_version=entry.version)
+        await self.state.publish(claim.name)

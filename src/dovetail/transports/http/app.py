@@ -328,11 +328,9 @@ class RunningApp:
             undo.push_async_callback(self._close_state)
             await self._open_handlers()
             if self.state.shared:
-                self._engine.state = self.state
+                self._engine.state, self._engine.lease = self.state, self.lease
             await self._engine.start(owner)
             undo.push_async_callback(self._engine.stop)
-            if self.state.shared:
-                self._engine.lease = self.lease
             if self.state.shared and (refresher := self._engine.refresher) is not None:
                 with contextlib.suppress(StoreUnavailable):  # it will catch up later
                     await refresher.catch_up(self.state)
