@@ -24,7 +24,7 @@ ASKED = {
         }
     },
 }
-DECLARED = {"tools": {}, "experimental": {MARK: {}}}
+DECLARED = {"tools": {}, "experimental": {MARK: {"process": "p"}}}
 
 
 def marked(*, name: str = "pay", is_marked: bool = True) -> dict[str, Any]:
@@ -89,6 +89,8 @@ async def test_a_call_is_repeated_with_its_key(revision: str) -> None:
         await client.call_tool("pay")
     first, second, third, other = shop.keys
     assert first == second == third != other
+    processes = [call["_meta"].get("dovetail/idempotencyProcess") for call in shop.calls]
+    assert processes == [None, "p", "p", None]  # a repeat says which process has to know of the first call
     assert min(map(len, shop.keys)) >= 32
 
 

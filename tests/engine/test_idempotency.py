@@ -282,6 +282,17 @@ async def test_a_lost_connection_does_not_cancel_a_call_with_a_key() -> None:
         assert payments.runs == [1]
 
 
+async def test_a_process_does_not_run_a_repeat_that_only_another_one_knows() -> None:
+    """A server with its state in memory was restarted: the first call may have run before."""
+    payments, process = Payments(), "dovetail/idempotencyProcess"
+    async with Wire(payments.server, MODERN) as wire:
+        declared = (await wire.ask("server/discover"))["capabilities"]["experimental"]["dovetail/idempotency"]
+        for name, is_run in ((declared["process"], True), ("another", False)):
+            call = {"name": "pay", "arguments": {"amount": 1}, "_meta": {KEY: name, process: name}}
+            assert (await wire.ask("tools/call", call))["isError"] is not is_run
+            assert payments.runs == [1]
+
+
 async def test_a_result_that_can_not_be_stored_at_once_is_stored_later() -> None:
     payments, state = Payments(), FarState()
     payments.server.engine.state = state

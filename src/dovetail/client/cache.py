@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -197,11 +197,8 @@ class ToolCache:
 
     async def may_repeat(self, name: str, timeout: "Timeout") -> bool:
         """Whether calls of the tool may be repeated. Only a server that declares to have such tools has to list any."""
-        declared = self._session.negotiated.capabilities.get("experimental")
-        if not isinstance(declared, Mapping) or IDEMPOTENCY_KEY not in declared:
+        if self._session.keyed_calls is None or not self._session.revision.object_meta:  # else tools can't say so
             return False
-        if not self._session.revision.object_meta:
-            return False  # tools can't say so
         await self.load(name, timeout)
         tool = self._tools.get(name)
         return tool is not None and IDEMPOTENCY_KEY in (tool.meta or {})

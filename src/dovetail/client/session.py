@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -34,6 +34,7 @@ from dovetail.errors import (
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.methods import ListenFilter, LogLevel
 from dovetail.protocol.revisions import Revision
+from dovetail.protocol.types import IDEMPOTENCY_KEY, PROCESS_KEY
 
 log = logging.getLogger("dovetail.client")
 
@@ -114,6 +115,13 @@ class ClientSession:
         return self._negotiated
 
     @property
+    def keyed_calls(self) -> Mapping[str, Any] | None:
+        """What the server declares of calls with an idempotency key; None if it has no tools that take one."""
+        experimental = self.negotiated.capabilities.get("experimental")
+        declared = experimental.get(IDEMPOTENCY_KEY) if isinstance(experimental, Mapping) else None
+        return declared if isinstance(declared, Mapping) else None
+
+    @property
     def _negotiation(self) -> Negotiation:
         return Negotiation(self.dispatcher, self._identity, self._pinned, self._timeout)
 
@@ -176,6 +184,10 @@ class ClientSession:
                 await asyncio.sleep(backoff.next_delay())
                 if ended != self._sessions_ended:
                     raise
+                if (
+                    process := (self.keyed_calls or {}).get("process")
+                ) is not None:  # if it has ended, its memory is lost
+                    params = {**params, "_meta": {**params["_meta"], PROCESS_KEY: process}}
 
     async def fetch(self, method: str, params: Params, *, fresh: bool = False, timeout: Timeout = "default") -> Raw:
         """The result of a request, from the cache unless `fresh`, else from the server."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import logging
+import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
@@ -61,6 +62,7 @@ class Engine:
         self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), share=max(1, most // 2))
         self.lease_timings = LeaseTimings()
         self._state: StateBackend | None = None  # until it is needed, or set
+        self.process = os.urandom(8).hex()  # names the memory that holds the state, if no other process shares it
         self._elicitations: UrlElicitations | None = None  # from the first one on
         self.lease: WorkerLease | None = None  # of the transport, or from the first call with a key on
         self.running_steps: set[asyncio.Task[Any]] = set()
@@ -143,7 +145,7 @@ class Engine:
         names = frozenset(name for name, is_present in present.items() if is_present) | frozenset(options.declare)
         experimental = dict(options.experimental)
         if any(tool.idempotency is not None for tool in self.tools.all()):  # so that clients look which tools they are
-            experimental.setdefault(IDEMPOTENCY_KEY, {})
+            experimental.setdefault(IDEMPOTENCY_KEY, {} if self.state.shared else {"process": self.process})
         made = ServerCapabilities(names=names, list_changed=options.list_changed, experimental=experimental)
         with self._capabilities_lock:
             if changes == self._capability_changes:  # else another thread has changed a catalog meanwhile
@@ -225,6 +227,7 @@ class Engine:
     @state.setter
     def state(self, state: "StateBackend") -> None:
         self._state = state
+        self._forget_capabilities()
 
     def release_state(self, state: "StateBackend") -> None:
         """Stop using a state backend that was closed."""

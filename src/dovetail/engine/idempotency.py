@@ -27,7 +27,7 @@ from dovetail.protocol.jsonrpc import encode, invalid_params
 from dovetail.protocol.methods import CallToolParams
 from dovetail.protocol.request_state import Round, arguments_digest, decode_round
 from dovetail.protocol.results import InputRequiredResult, Result, ToolResult
-from dovetail.protocol.types import CALL_KEY, REPLAY_KEY, Content
+from dovetail.protocol.types import CALL_KEY, PROCESS_KEY, REPLAY_KEY, Content
 from dovetail.registry.outputs import FencedResult
 from dovetail.registry.tools import Tool
 from dovetail.schema.encode import OutputError, to_jsonable
@@ -147,6 +147,7 @@ class Claim(msgspec.Struct):
     tool: Tool
     record: Record
     continued: Round | None  # the round that it goes on with
+    is_known_elsewhere: bool  # it is a repeat, and another process, or an earlier one, knows whether the first has run
     previous: Record | None = None  # that it has replaced: the questions of that round
 
     @property
@@ -240,7 +241,8 @@ class KeyedCalls:
             arguments=arguments_digest(params.arguments),
             call="" if continued is None else continued.call,
         )
-        claim = Claim(name, tool, record, continued)
+        process = context.request.meta.get(PROCESS_KEY, self._engine.process)
+        claim = Claim(name, tool, record, continued, process != self._engine.process)
         outcome = await self._claim_or_join(claim)
         return await self._run(context, claim) if outcome is None else outcome.replay()
 
@@ -255,7 +257,7 @@ class KeyedCalls:
                 found = None if entry is None else CODEC.decode(entry.value)
                 if entry is None and claim.continued is not None:
                     raise invalid_params(OTHER_CALL)
-                if entry is not None and found is None:  # another version has written it
+                if found is None and (entry is not None or claim.is_known_elsewhere):  # another version has written it
                     return failed(claim.tool, UNKNOWN)
                 if found is not None and (outcome := claim.outcome(found)) is not None:
                     return outcome

@@ -214,6 +214,7 @@ UNSAFE_KEY = "dovetail/unsafe"  # of a template: the variables whose values are 
 TAGS_KEY = "dovetail/tags"  # of any definition: its author's tags
 IDEMPOTENCY_KEY = "dovetail/idempotency"  # of a tool: its calls may be repeated; and a capability of its server
 CALL_KEY = "dovetail/idempotencyKey"  # of a call: the key that its repeats have too
+PROCESS_KEY = "dovetail/idempotencyProcess"  # of a repeat: the process that alone knows whether the call has run
 REPLAY_KEY = "dovetail/idempotentReplay"  # of a result: it is that of an earlier call with the same key
 MAX_URI_LENGTH = 8_192  # characters; a longer one is never parsed
 CacheScope = Literal["public", "private"]
