@@ -15,8 +15,9 @@ from dovetail.auth import Auth, Principal
 from dovetail.errors import ProtocolError
 from dovetail.protocol import revisions
 from dovetail.state.base import StoreFull
+from dovetail.state.memory import MemoryState
 from far_state import FarState
-from http_serving import serving, settle, until
+from http_serving import Clock, serving, settle, until
 from http_wire import HttpWire, open_wire, text_of
 from replaying import EVERYTHING, MODERN, accepted, is_input_required, retry
 from wire import Wire
@@ -242,7 +243,49 @@ async def test_a_live_question_belongs_to_one_call() -> None:
         assert payments.runs == [1]
 
 
+async def test_questions_that_were_not_answered_in_time_end_the_call() -> None:
+    """Their state is good for nothing any more, so giving it again would lead nowhere."""
+    payments = Payments(answer_timeout=0.001)
+    async with Wire(payments.server, MODERN, capabilities=EVERYTHING) as wire, asyncio.timeout(10):
+        while is_input_required(result := await ask(wire)):
+            pass
+    assert "had no answer in time" in result["content"][0]["text"]
+
+
 # ── calls that do not end as they should ──
+
+
+async def test_a_window_begins_when_the_call_has_ended() -> None:
+    payments, clock = Payments(), Clock()
+    payments.server.engine.state = MemoryState(clock=clock)
+    async with Wire(payments.server, MODERN) as wire:
+        payments.go.clear()
+        running = asyncio.create_task(call(wire, key="k", amount=1))
+        await until(lambda: bool(payments.runs))
+        clock.sleep(86_401)
+        wire.send(wire.request("tools/call", {"name": "pay", "arguments": {"amount": 1}, "_meta": {KEY: "k"}}, id="b"))
+        await settle()
+        payments.go.set()
+        await running
+        clock.sleep(86_399)
+        assert is_replayed(await call(wire, key="k", amount=1))
+        assert payments.runs == [1]
+        clock.sleep(2)
+        assert not is_replayed(await call(wire, key="k", amount=1))
+
+
+async def test_only_so_many_calls_wait_for_another() -> None:
+    payments = Payments(max_concurrency=1, max_queue=1)
+    payments.go.clear()
+    async with Wire(payments.server, MODERN) as wire:
+        for id in "abcd":
+            call = {"name": "pay", "arguments": {"amount": 1}, "_meta": {KEY: "k"}}
+            wire.send(wire.request("tools/call", call, id=id))
+        refused = await wire.receive()
+        assert (refused["id"], refused["error"]["data"]) == ("d", {"retryAfter": 1})
+        payments.go.set()
+        assert {(await wire.receive())["id"] for _ in "abc"} == {"a", "b", "c"}
+        assert payments.runs == [1]
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", MODERN])

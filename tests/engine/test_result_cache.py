@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dovetail import Client, Context, Request, Server, SetupError, ToolError, ToolResult
 from dovetail.auth import Auth, Principal
+from dovetail.engine.result_cache import ResultCache
 from dovetail.protocol import revisions
 from http_serving import serving, settle, until
 from http_wire import HttpWire, open_wire, text_of
@@ -63,6 +64,19 @@ async def test_results_expire() -> None:
         await client.call_tool("look")
         await client.call_tool("look")
     assert len(lookups.runs) == 2
+
+
+@pytest.mark.parametrize("bounds", [{"max_entries": 2}, {"max_bytes": 500}], ids=str)
+async def test_the_least_used_result_gives_way(bounds: dict[str, int]) -> None:
+    lookups = Lookups()
+    async with Client(lookups.server) as client:
+        lookups.server.engine.result_cache = ResultCache(lookups.server.engine, **bounds)
+        for x in (1, 2, 1, 3, 1, 2):
+            await client.call_tool("look", {"x": x})
+        assert lookups.runs == [1, 2, 3, 2]
+        await client.call_tool("look", {"x": 10**400})  # with `max_bytes` longer than all together
+        await client.call_tool("look", {"x": 2})
+        assert lookups.runs[4:] == [10**400]
 
 
 async def test_a_failure_is_for_those_in_flight_and_a_cancelled_call_for_none() -> None:
