@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from remote_state import RemoteState
-
 import stores
 from dovetail import HttpApp
 from http_wire import HttpWire, text_of
+from remote_state import RemoteState
 
 KINDS = ("memory", "sqlite", "redis")
 

@@ -220,6 +220,15 @@ async def listen_for_updates(client: Client) -> None:
         assert (await anext(changes)).uri == "counter://value"
 
 
+async def repeat_a_transfer(client: Client) -> None:
+    order = {"to": "ada", "amount": 5}
+    both = [await client.call_tool("transfer", order, idempotency_key="order-17") for _ in range(2)]
+    assert [result.text for result in both] == ["Transfer 1: 5 to ada"] * 2
+    notice = "[Cut: this text has 390 bytes, and the tool statement gives 200 at most.]"
+    assert (await client.call_tool("statement")).text.endswith(f"\n{notice}")
+    assert notice in (ROOT / "docs" / "repeats.md").read_text()
+
+
 async def use_the_context(client: Client) -> None:
     received: list[tuple[float, float | None, str | None]] = []
     result = await client.call_tool("bake", {"minutes": 2}, progress_handler=lambda *report: received.append(report))
@@ -395,6 +404,7 @@ SCENARIOS: dict[str, list[Step]] = {
         *(call("order", title=title, gives=f"{title} is ordered.") for title in ("Emma", "Ulysses")),
         fail("order", title="Middlemarch", says="The tool order takes 2 calls per day from each caller; try again in "),
     ],
+    "repeats": [repeat_a_transfer, call("rate", currency="USD", gives=1.08)],
     # These are in processes or over HTTP, below.
     **{name: [] for name in PROGRAMS if name.startswith(("http_", "mounting_", "deploy", "stdio"))},
     "deploy_refresh": [call("hello", gives="Hello!"), call("reload", gives="reloaded")],

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from dovetail.registry.elicitation import Elicit as Elicit
     from dovetail.registry.elicitation import Elicited as Elicited
     from dovetail.registry.elicitation import ElicitUrl as ElicitUrl
+    from dovetail.registry.registration import Idempotency as Idempotency
     from dovetail.registry.roots import Root as Root
     from dovetail.registry.roots import Roots as Roots
     from dovetail.registry.sampling import Sample as Sample
@@ -121,6 +122,7 @@ _NAMES = {
     ],
     "registry.dependencies": ["Depends"],
     "registry.elicitation": ["Elicit", "ElicitUrl", "Elicited"],
+    "registry.registration": ["Idempotency"],
     "registry.roots": ["Root", "Roots"],
     "registry.sampling": ["Sample", "Sampled"],
     "schema.constraints": ["Field"],

@@ -10,8 +10,6 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
-from far_state import FarState
-from replaying import MODERN, asking_client, is_input_required, play, retry
 
 import official
 import state_program
@@ -20,7 +18,9 @@ from dovetail.auth import Principal
 from dovetail.state.memory import MEBIBYTE
 from http_serving import Clock, listening, serving
 from http_wire import HttpWire, text_of
+from remote_state import RemoteState
 from sdk import HANDSHAKE, every_revision
+from server_requests import MODERN, asking_client, is_input_required, play, retry
 from state_program import SURE, create_server
 from state_stage import KINDS, Stores, WatchedState, identify, known, open_stores, said
 
@@ -305,7 +305,7 @@ async def test_beyond_its_quota_a_caller_gets_store_full_and_can_still_delete() 
             return "caught"
         return "stored"
 
-    state = FarState()
+    state = RemoteState()
     for quota, sizes in ((5_000, {4_900: "stored", 5_000: "caught"}), (1_000, {4_900: "stored", 4_901: "caught"})):
         server = create_server(state_quota=quota)
         server.add_tool(tool)
@@ -323,7 +323,7 @@ async def test_beyond_its_quota_a_caller_gets_store_full_and_can_still_delete() 
 
 
 async def test_callers_leave_the_last_quarter_of_the_store_to_others() -> None:
-    state = FarState(max_entry_bytes=MEBIBYTE)
+    state = RemoteState(max_entry_bytes=MEBIBYTE)
     async with serving(create_server(), identify=identify, state=state) as app:
         others = known(app, "bob")
         await said(others, "note", key="name", value="Bob")
@@ -374,7 +374,7 @@ async def test_no_update_is_lost(kind: str, stores: Stores) -> None:
 
 
 async def test_an_update_that_others_overtake_all_the_time_gives_up() -> None:
-    class Contended(FarState):
+    class Contended(RemoteState):
         async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
             if key.startswith("caller-state/"):
                 await super().put(key, value, ttl=ttl)

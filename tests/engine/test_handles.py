@@ -7,12 +7,12 @@ from typing import Any
 
 import pydantic
 import pytest
-from replaying import asking_client, play
 
 import state_program
 from dovetail import Client, Context, Handle, Server, SetupError, StateError, StoreFull, ToolError
 from http_serving import Clock, serving
 from http_wire import HttpWire
+from server_requests import asking_client, play
 from state_program import SURE, Basket, create_server
 from state_stage import WatchedState, identify, known, said
 

@@ -81,6 +81,16 @@ async def press(nonce: str, seconds: float) -> str:
     return nonce
 
 
+@server.tool(idempotency=True)
+async def pay(nonce: str, seconds: float) -> str:
+    """Noted in one file for all workers when it begins; a call that was killed stays without an end."""
+    with (FOLDER / "pay.log").open("a", buffering=1) as log:
+        log.write(f"begin {nonce}\n")
+        await asyncio.sleep(seconds)
+        log.write(f"end {nonce}\n")
+    return nonce
+
+
 def board_file(name: str) -> Path:
     return FOLDER / f"board-{name}"
 

@@ -332,6 +332,7 @@ REQUESTED = [
     ("authorization, last-event-id ,\tmcp-session-id", "authorization, last-event-id, mcp-session-id"),
     ("Mcp-Param-A.b_c~1, mcp-param-", "Mcp-Param-A.b_c~1"),
     ("traceparent,tracestate,baggage,dpop,accept", "traceparent, tracestate, baggage, dpop, accept"),
+    ("Idempotency-Key, content-type", "Idempotency-Key, content-type"),
     ("x-evil, cookie, content-type", "content-type"),
     ("content-type,Content-Type,CONTENT-TYPE", "content-type"),
     ("mcp-param-a b, mcp-param-a:b, mcp-param-é, mcp-param-\x00, mcp-param-a\r\nset-cookie: x", None),

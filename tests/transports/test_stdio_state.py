@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from replaying import EVERYTHING, MODERN, is_input_required, retry
 
 import official
 import state_program
 from dovetail import Client
+from server_requests import EVERYTHING, MODERN, is_input_required, retry
 from state_program import SURE
 
 PATHS = {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -17,7 +17,7 @@ from dovetail.engine.subscriptions import Change
 from dovetail.errors import DovetailError, ServerError, SetupError
 from dovetail.protocol.headers import header_parameters
 from dovetail.protocol.jsonrpc import UNREADABLE, encode
-from dovetail.protocol.types import WRAPPED_KEY, ToolDefinition
+from dovetail.protocol.types import IDEMPOTENCY_KEY, WRAPPED_KEY, ToolDefinition
 
 if TYPE_CHECKING:
     from dovetail.client.session import ClientSession, Timeout
@@ -188,12 +188,20 @@ class ToolCache:
                 return self._tools.get(name)
         return None
 
-    async def load_headers(self, name: str, timeout: "Timeout") -> None:
-        """Load the headers of a tool before it is called; a server that refuses to list its tools may still have it."""
+    async def load(self, name: str, timeout: "Timeout") -> None:
+        """Load a tool, with its headers, before it is called; a server that refuses to list tools may still have it."""
         with suppress(ServerError):
             await self.find(name, timeout=timeout)
             return
         self._missing.add(name)
+
+    async def may_repeat(self, name: str, timeout: "Timeout") -> bool:
+        """Whether calls of the tool may be repeated. Only a server that declares to have such tools has to list any."""
+        if self._session.keyed_calls is None or not self._session.revision.object_meta:  # else tools can't say so
+            return False
+        await self.load(name, timeout)
+        tool = self._tools.get(name)
+        return tool is not None and IDEMPOTENCY_KEY in (tool.meta or {})
 
     async def is_wrapped(self, name: str, timeout: "Timeout") -> bool:
         """Whether the tool wraps a value as {"result": value}. If listing it fails, False: the call itself has run."""

@@ -1,5 +1,6 @@
 """`Client`: one server in process, behind a command or a URL; the same methods in all revisions."""
 
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -21,6 +22,7 @@ from dovetail.protocol.capabilities import Completion
 from dovetail.protocol.methods import ListenFilter, LogLevel
 from dovetail.protocol.results import CompleteResult, PromptResult
 from dovetail.protocol.types import (
+    CALL_KEY,
     Implementation,
     PromptDefinition,
     ResourceContents,
@@ -120,19 +122,26 @@ class Client:
         progress_handler: ProgressHandler | None = None,
         log_level: LogLevel | None = None,
         raise_on_error: bool = True,
+        idempotency_key: str | None = None,
     ) -> CallToolResult:
         """Call a tool. One that fails raises ToolError with its text; with `raise_on_error=False` it is returned.
 
-        `log_level` asks for the logs of this one call, since 2026-07-28.
+        `log_level` asks for the logs of this one call, since 2026-07-28. A tool whose calls may be repeated gets an
+        `idempotency_key`, a random one if none is given, and is called again with it after a lost connection.
         """
         given = dict(arguments or {})
         if self._approve is not None:
             await self._ask_approval(self._approve, name, given, timeout)
         handler = progress_handler or self._progress_handler
         send = partial(self._session.send, "tools/call", timeout=timeout, progress_handler=handler, log_level=log_level)
+        params: dict[str, Any] = {"name": name, "arguments": given}
+        if may_repeat := await self._tools.may_repeat(name, timeout):
+            send = partial(self._session.repeat, send)
+        if may_repeat or idempotency_key is not None:
+            params["_meta"] = {CALL_KEY: idempotency_key or os.urandom(24).hex()}
         if self._session.tool_headers is not None:
             send = partial(self._send_with_headers, name, send, timeout)
-        raw = await self._session.finish("tools/call", {"name": name, "arguments": given}, send)
+        raw = await self._session.finish("tools/call", params, send)
         answer = read_result("tools/call", raw, WireCallResult)
         wrapped = answer.looks_wrapped and await self._tools.is_wrapped(name, timeout)
         result = answer.to_result(wrapped=wrapped)
@@ -142,14 +151,14 @@ class Client:
 
     async def _send_with_headers(self, name: str, send: Send, timeout: Timeout, params: Params) -> Raw:
         """Send a call with those arguments as headers that the tool's input schema marks."""
-        await self._tools.load_headers(name, timeout)
+        await self._tools.load(name, timeout)
         try:
             return await send(params)
         except ServerError as refused:
             if refused.code != HEADER_MISMATCH:
                 raise
         self._tools.invalidate()  # the schema has changed since it was listed; the call has not run
-        await self._tools.load_headers(name, timeout)
+        await self._tools.load(name, timeout)
         return await send(params)
 
     async def _ask_approval(self, approve: Approve, name: str, arguments: dict[str, Any], timeout: Timeout) -> None:

@@ -39,6 +39,7 @@ class CallOptions(TypedDict, total=False):
     progress_handler: ProgressHandler | None
     log_level: LogLevel | None
     raise_on_error: bool
+    idempotency_key: str | None
 
 
 class Clients(Mapping[str, Client]):

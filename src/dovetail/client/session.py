@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -34,6 +34,7 @@ from dovetail.errors import (
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.methods import ListenFilter, LogLevel
 from dovetail.protocol.revisions import Revision
+from dovetail.protocol.types import IDEMPOTENCY_KEY, PROCESS_KEY
 
 log = logging.getLogger("dovetail.client")
 
@@ -44,6 +45,7 @@ CLIENT_INFO = {"name": "dovetail", "version": __version__}
 NOT_OPEN = "The client is not open; use it inside `async with Client(...) as client:`"
 MAX_PAGES = 1_000
 MAX_ITEMS = 200_000
+MAX_REPEATS = 3  # of one round of a call with an idempotency key
 
 
 class _ElicitationComplete(msgspec.Struct, frozen=True, rename="camel"):
@@ -74,6 +76,7 @@ class ClientSession:
         self._negotiated: NegotiatedProtocol | None = None
         self._renewal_lock = asyncio.Lock()
         self._session_ended = False
+        self._sessions_ended = 0
         self._renewal: asyncio.Task[None] | None = None
         self._session_log_level: LogLevel | None = None  # as sent by `logging/setLevel`
         # Since 2026-07-28 a server logs only for requests that name a level.
@@ -110,6 +113,13 @@ class ClientSession:
         if self._negotiated is None:
             raise ConnectionLost(NOT_OPEN)
         return self._negotiated
+
+    @property
+    def keyed_calls(self) -> Mapping[str, Any] | None:
+        """What the server declares of calls with an idempotency key; None if it has no tools that take one."""
+        experimental = self.negotiated.capabilities.get("experimental")
+        declared = experimental.get(IDEMPOTENCY_KEY) if isinstance(experimental, Mapping) else None
+        return declared if isinstance(declared, Mapping) else None
 
     @property
     def _negotiation(self) -> Negotiation:
@@ -157,6 +167,28 @@ class ClientSession:
             method, params, timeout=seconds, max_timeout=self._max_timeout, on_progress=progress_handler
         )
 
+    async def repeat(self, send: Send, params: Params) -> Raw:
+        """Send a call with an idempotency key, and again after a lost connection.
+
+        Not in another session: the server may know its caller by nothing else, and would run the call a second time.
+        """
+        backoff, repeats, ended = self._transport.backoff(), 0, self._sessions_ended
+        while True:
+            try:
+                return await send(params)
+            except ConnectionLost as lost:
+                repeats += 1
+                if repeats > MAX_REPEATS or self.dispatcher.is_closed or ended != self._sessions_ended:
+                    raise
+                log.info("a call is made again: %s", lost)
+                await asyncio.sleep(backoff.next_delay())
+                if ended != self._sessions_ended:
+                    raise
+                if (
+                    process := (self.keyed_calls or {}).get("process")
+                ) is not None:  # if it has ended, its memory is lost
+                    params = {**params, "_meta": {**params["_meta"], PROCESS_KEY: process}}
+
     async def fetch(self, method: str, params: Params, *, fresh: bool = False, timeout: Timeout = "default") -> Raw:
         """The result of a request, from the cache unless `fresh`, else from the server."""
         identity = self._transport.identity
@@ -198,6 +230,7 @@ class ClientSession:
         """Have the next request open a new session; with open change streams it is opened at once."""
         log.info("%s", reason)
         self._session_ended = True
+        self._sessions_ended += 1
         self._invalidate_all()
         if self._streams and (self._renewal is None or self._renewal.done()):
             self._renewal = asyncio.create_task(self._renew_for_streams())

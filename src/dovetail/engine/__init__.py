@@ -11,13 +11,15 @@ if TYPE_CHECKING:
     from dovetail.engine import dependencies as dependencies
     from dovetail.engine import file_watcher as file_watcher
     from dovetail.engine import handles as handles
+    from dovetail.engine import idempotency as idempotency
     from dovetail.engine import input_required as input_required
     from dovetail.engine import progress as progress
     from dovetail.engine import rate_limits as rate_limits
     from dovetail.engine import request_state as request_state
+    from dovetail.engine import result_cache as result_cache
     from dovetail.engine import server_requests as server_requests
 
 __getattr__ = lazy_modules(
-    __name__, "access", "audit", "caller_state", "dependencies", "file_watcher", "handles", "input_required",
-    "progress", "rate_limits", "request_state", "server_requests",
+    __name__, "access", "audit", "caller_state", "dependencies", "file_watcher", "handles", "idempotency",
+    "input_required", "progress", "rate_limits", "request_state", "result_cache", "server_requests",
 )  # fmt: skip

@@ -41,10 +41,17 @@ async def call_tool(engine: "Engine", context: RequestContext) -> Result:
     request = context.request
     params: CallToolParams = request.params
     tool = engine.tools.get(params.name)
-    if tool is None or (tool.access is not None and not await lazy.access.may_use(engine, context, tool.access)):
+    if tool is None or (
+        tool.access is not None
+        and not context.must_run  # else it was checked
+        and not await lazy.access.may_use(engine, context, tool.access)
+    ):
         raise errors.ProtocolError(f"Unknown tool: {excerpt(params.name)}", code=errors.INVALID_PARAMS)
     if tool.headers and request.headers is not None and not request.revision.handshake:
         headers.check_parameters(request.headers, tool.headers, jsonrpc.parse(require_object(params.arguments)))
+    if tool.reuses_results and not context.must_run:
+        reuse = lazy.result_cache.call_cached if tool.idempotency is None else lazy.idempotency.call_once
+        return await reuse(engine, context, tool)
     slots = context.slots = HeldSlots()
     try:
         if tool.requires:
@@ -86,6 +93,21 @@ async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool,
     for limit in limits:
         await limit.acquire()
         slots.held += (limit,)
+    slots.taken = True
+
+
+async def run_tool(engine: "Engine", context: RequestContext) -> Result:
+    """`call_tool` for a tool with idempotency or a cache that have no result to give."""
+    context.slots, context.must_run = None, True
+    try:
+        return await call_tool(engine, context)
+    finally:
+        context.must_run = False
+
+
+def has_begun(context: RequestContext) -> bool:
+    """Whether `run_tool` has come to the function; if not, the call was refused."""
+    return context.slots is not None and context.slots.taken
 
 
 async def _check_rate(rates: "RateLimiter", context: RequestContext, tool: Tool) -> None:
@@ -212,7 +234,7 @@ def start_function(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Awaitable[Any]:
     """The running function, to be awaited at once; without a wrapper where it needs none."""
-    if invocation.is_direct and run_in_context is None:
+    if invocation.is_direct and (run_in_context is None or invocation.is_shared):
         work = invocation.function(**arguments)
     else:
         work = _bind(engine, context, invocation, arguments, label)
@@ -305,7 +327,9 @@ def _bind(
             work = _run(engine, bound, label, in_thread=invocation.in_thread)
         else:
             work = lazy.dependencies.start_with_dependencies(engine, context, invocation, bound, label, ctx)
-    return work if ctx is None or run_in_context is None else run_in_context(ctx, work)
+    if ctx is None or run_in_context is None or invocation.is_shared:
+        return work
+    return run_in_context(ctx, work)
 
 
 async def _run(engine: "Engine", bound: "functools.partial[Any]", label: str, *, in_thread: bool) -> Any:

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import logging
+import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
@@ -25,14 +26,17 @@ from dovetail.errors import ConnectionLost, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import ServerCapabilities
 from dovetail.protocol.results import ReadResourceResult, Shaper
-from dovetail.protocol.types import Implementation
+from dovetail.protocol.types import IDEMPOTENCY_KEY, Implementation
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
     from dovetail.engine.audit import AuditTrail
+    from dovetail.engine.idempotency import KeyedCalls
     from dovetail.engine.request_state import Sealer
+    from dovetail.engine.result_cache import ResultCache
     from dovetail.engine.server_requests import UrlElicitations
+    from dovetail.engine.workers import WorkerLease
     from dovetail.registry.prompts import Completer, Prompt
     from dovetail.registry.registration import AccessRule
     from dovetail.registry.resources import Template
@@ -58,7 +62,9 @@ class Engine:
         self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), share=max(1, most // 2))
         self.lease_timings = LeaseTimings()
         self._state: StateBackend | None = None  # until it is needed, or set
+        self.process = os.urandom(8).hex()  # names the memory that holds the state, if no other process shares it
         self._elicitations: UrlElicitations | None = None  # from the first one on
+        self.lease: WorkerLease | None = None  # of the transport, or from the first call with a key on
         self.running_steps: set[asyncio.Task[Any]] = set()
         self.store_generation = ""  # as it was last known
         self.tools = tools
@@ -118,6 +124,8 @@ class Engine:
         self.limits = (self.limit,)  # those of every call
         shared = self._state if self._state is not None and self._state.shared else None
         self.call_limits = CallLimits(self.tools, self.options, shared, self.lease_timings)
+        self.keyed_calls: KeyedCalls | None = None  # from the first one on, as the next
+        self.result_cache: ResultCache | None = None
 
     @property
     def capabilities(self) -> ServerCapabilities:
@@ -136,7 +144,10 @@ class Engine:
             "logging": options.logging,
         }
         names = frozenset(name for name, is_present in present.items() if is_present) | frozenset(options.declare)
-        made = ServerCapabilities(names=names, list_changed=options.list_changed, experimental=options.experimental)
+        experimental = dict(options.experimental)
+        if any(tool.idempotency is not None for tool in self.tools.all()):  # so that clients look which tools they are
+            experimental.setdefault(IDEMPOTENCY_KEY, {} if self.state.shared else {"process": self.process})
+        made = ServerCapabilities(names=names, list_changed=options.list_changed, experimental=experimental)
         with self._capabilities_lock:
             if changes == self._capability_changes:  # else another thread has changed a catalog meanwhile
                 self._capabilities, self.unconditional_methods = made, made.unconditional_methods()
@@ -218,6 +229,7 @@ class Engine:
     @state.setter
     def state(self, state: "StateBackend") -> None:
         self._state = state
+        self._forget_capabilities()
 
     def release_state(self, state: "StateBackend") -> None:
         """Stop using a state backend that was closed."""
@@ -306,6 +318,9 @@ class Engine:
         await self.call_limits.close()
         if self.running_steps:
             await asyncio.wait(self.running_steps, timeout=STEP_WAIT)
+        if self.lease is not None:
+            await self.lease.stop()
+            self.lease = None
         await self.resources.close()
         self.threads.close()
 

@@ -88,15 +88,19 @@ class WorkerLease:
     async def _renew(self) -> None:
         while True:
             try:
-                if not await self._state.touch(LEASE_KEY + self.id, self._timings.lease):
-                    await self._state.put(LEASE_KEY + self.id, b"", ttl=self._timings.lease)
-                await self._state.check()
-                self.store_error = None
+                await self.renew()
             except Exception as failure:  # of any kind: without a lease, other workers take this one for lost
                 self.store_error = failure
                 log.debug("the lease of this worker can't be renewed, or the store takes no more: %s", failure)
             self._may_declare_lost()
             await asyncio.sleep(self._timings.renew_every)
+
+    async def renew(self) -> None:
+        """Write the lease. Raises StoreUnavailable or StoreFull."""
+        if not await self._state.touch(LEASE_KEY + self.id, self._timings.lease):
+            await self._state.put(LEASE_KEY + self.id, b"", ttl=self._timings.lease)
+        await self._state.check()
+        self.store_error = None
 
     async def is_alive(self, worker: str) -> bool:
         """Whether a worker has a lease."""

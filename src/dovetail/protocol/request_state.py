@@ -28,7 +28,7 @@ class Binding(msgspec.Struct, frozen=True):
     @classmethod
     def from_request(cls, method: str, name: str, arguments: Raw, principal: str | None, server: str) -> "Binding":
         """The binding of a request. The order of members does not count; absent, null and empty arguments are equal."""
-        return cls(_digest(method), _digest(name), _arguments(arguments), _digest(principal), _digest(server))
+        return cls(_digest(method), _digest(name), arguments_digest(arguments), _digest(principal), _digest(server))
 
     def difference(self, other: "Binding | None") -> str | None:
         """The name of the first field that differs, for the log."""
@@ -39,7 +39,8 @@ def _digest(value: Any) -> str:
     return b64encode(hashlib.sha256(_sorted_json(value)).digest()[:16]).decode()
 
 
-def _arguments(raw: Raw) -> str:
+def arguments_digest(raw: Raw) -> str:
+    """The same for arguments that differ in nothing but blanks and the order of members."""
     try:
         return _digest(_decode_exact(raw) or None)
     except (*UNREADABLE, ValueError, OverflowError):  # absurd numbers: then every byte counts

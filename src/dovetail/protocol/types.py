@@ -212,6 +212,10 @@ def shape_annotations(annotations: Annotations, revision: Revision) -> Annotatio
 WRAPPED_KEY = "dovetail/wrapped"  # of a tool: its structured values are sent as {"result": value}
 UNSAFE_KEY = "dovetail/unsafe"  # of a template: the variables whose values are not confined
 TAGS_KEY = "dovetail/tags"  # of any definition: its author's tags
+IDEMPOTENCY_KEY = "dovetail/idempotency"  # of a tool: its calls may be repeated; and a capability of its server
+CALL_KEY = "dovetail/idempotencyKey"  # of a call: the key that its repeats have too
+PROCESS_KEY = "dovetail/idempotencyProcess"  # of a repeat: the process that alone knows whether the call has run
+REPLAY_KEY = "dovetail/idempotentReplay"  # of a result: it is that of an earlier call with the same key
 MAX_URI_LENGTH = 8_192  # characters; a longer one is never parsed
 CacheScope = Literal["public", "private"]
 

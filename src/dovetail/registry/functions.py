@@ -334,10 +334,11 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     takes_context: bool = False  # itself, or a dependency
     can_wait: bool = True  # for the loop: all but a `def` on the loop itself
     timeout: float | UnsetType | None = UNSET  # UNSET: that of the server
+    is_shared: bool = False  # its results are for all callers: `get_context` would give it one of them
 
     @classmethod
     def from_info(cls, info: FunctionInfo, options: Mapping[str, Any], *, by_name: bool = True) -> "Invocation":
-        """`options` may hold `thread` and `timeout`."""
+        """`options` may hold `thread`, `timeout` and `cache_shared`."""
         thread = options.get("thread")
         if info.is_async and thread:
             raise SetupError(f"{info.where}: thread=True makes no sense on an async def; remove it")
@@ -352,6 +353,7 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
             can_wait=info.is_async or thread is not False,
             takes_context=bool(info.injected) or (info.dependencies is not None and info.dependencies.takes_context),
             timeout=options.get("timeout", UNSET),
+            is_shared=options.get("cache_shared", False),
         )
 
 

@@ -1,4 +1,4 @@
-"""Structured content from return values, checked by their schema; untrusted results.
+"""Structured content from return values, checked by their schema; long and untrusted results.
 
 A mark in `_meta` tells the host that a result holds text from untrusted sources. A fence is for the model: each text
 gets a random boundary line before and after it, and a sentence that says that the text between is data. Fences are
@@ -17,10 +17,10 @@ import msgspec
 from msgspec import UNSET
 
 from dovetail import schema as lazy_schema
-from dovetail.errors import SetupError
+from dovetail.errors import SetupError, ToolError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.results import Shaper, ToolResult
-from dovetail.protocol.types import Content, Text, shape_content
+from dovetail.protocol.types import Audio, Content, Image, Text, shape_content
 from dovetail.registry.functions import bare_type
 from dovetail.registry.registration import UntrustedOutput
 from dovetail.schema.decode import DecoderBuilder
@@ -152,6 +152,52 @@ def _mentions(annotation: Any, content: tuple[type, ...], where: str) -> bool:
 
 def _is_content(annotation: Any, content: tuple[type, ...]) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, content)
+
+
+CUT = "\n[Cut: this text has {total} bytes, and the tool {name} gives {limit} at most.]"
+
+
+def bound_result(shape: ToResult, limit: int, name: str) -> ToResult:
+    """`shape`, with results of `limit` bytes at most: text is cut at a character, anything else is a ToolError."""
+
+    def bound(value: Any) -> ToolResult:
+        result = shape(value)
+        texts = [len(block.text.encode()) if isinstance(block, Text) else 0 for block in result.content]
+        rest = limit - sum(map(_size, result.content))
+        if result.structured is not UNSET:
+            rest -= len(encode(result.structured))
+        if rest < 0:
+            raise ToolError(
+                f"The result of {name} is too long: it has {limit - rest} bytes, and {limit} are allowed; ask for less"
+            )
+        if sum(texts) <= rest:
+            return result
+        notice = CUT.format(total=sum(texts), name=name, limit=limit)
+        return msgspec.structs.replace(result, content=_cut(result.content, max(0, rest - len(notice)), notice))
+
+    return bound
+
+
+def _size(block: Content) -> int:
+    """The bytes of a block that can't be cut."""
+    return (
+        0 if isinstance(block, Text) else len(block.data) if isinstance(block, (Image, Audio)) else len(encode(block))
+    )
+
+
+def _cut(content: Sequence[Content], rest: int, notice: str) -> tuple[Content, ...]:
+    """The blocks with `rest` bytes of text; the last text says that it was cut, those behind it are left out."""
+    kept: list[Content] = []
+    is_cut = False
+    for block in content:
+        if not isinstance(block, Text):
+            kept.append(block)
+        elif not is_cut:
+            data = block.text.encode()
+            is_cut, text = len(data) > rest, data[:rest].decode(errors="ignore")
+            kept.append(msgspec.structs.replace(block, text=text + notice) if is_cut else block)
+            rest -= len(data)
+    return tuple(kept)
 
 
 UNTRUSTED_KEY = "dovetail/untrusted"

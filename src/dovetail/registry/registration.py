@@ -1,4 +1,4 @@
-"""Options of registrations: their checks, access rules (`scopes=`, `authorize=`) and rate limits."""
+"""Options of registrations: their checks, access rules (`scopes=`, `authorize=`), rate limits, idempotency."""
 
 import inspect
 import re
@@ -30,6 +30,19 @@ class CommonOptions(TypedDict, total=False):
     authorize: Authorize
 
 
+MAX_WINDOW = 366 * 86_400.0  # seconds
+
+
+class Idempotency(msgspec.Struct, frozen=True):
+    """Calls of a tool may be repeated: for `window` seconds a second call with the same key gets the first's result."""
+
+    window: float = 86_400.0
+
+    def __post_init__(self) -> None:
+        if type(self.window) not in (int, float) or not 0 < self.window <= MAX_WINDOW:
+            raise SetupError(f"Idempotency(window={self.window!r}): it must be a number of seconds, up to a year")
+
+
 class Kind(msgspec.Struct, frozen=True):
     """The values that an option may have: as a type, and in words."""
 
@@ -50,7 +63,7 @@ OUTPUT = Kind(OutputPolicy, '"auto", "text", "structured" or "both"')
 KINDS = {
     **dict.fromkeys(("name", "title", "description", "mime_type"), TEXT),
     **dict.fromkeys(("tags", "requires", "unsafe"), NAMES),
-    **dict.fromkeys(("thread", "structured_output"), SWITCH),
+    **dict.fromkeys(("thread", "structured_output", "cache_shared"), SWITCH),
     **dict.fromkeys(("size", "ttl_ms"), COUNT),
     "meta": Kind(dict[str, Any], "a dict with string keys"),
     "timeout": LIMIT_SECONDS,
@@ -58,6 +71,8 @@ KINDS = {
     "output": OUTPUT,
     "untrusted_output": Kind(UntrustedOutput, 'True, False or "fence"'),
     "cache": SECONDS,
+    "idempotency": Kind(bool | Idempotency, "True, False or Idempotency(window=…)"),
+    "max_result_bytes": Kind(Annotated[int, msgspec.Meta(ge=200)], "a whole number, 200 or more"),
     "cache_scope": SCOPE,
 }
 

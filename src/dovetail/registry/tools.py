@@ -13,14 +13,24 @@ from dovetail.errors import SetupError
 from dovetail.protocol.elicitation import InputRequired
 from dovetail.protocol.headers import HeaderParameter, header_parameters
 from dovetail.protocol.results import ToolResult
-from dovetail.protocol.types import CONTENT_TYPES, TAGS_KEY, Content, Icon, Text, ToolAnnotations, ToolDefinition
+from dovetail.protocol.types import (
+    CONTENT_TYPES,
+    IDEMPOTENCY_KEY,
+    TAGS_KEY,
+    Content,
+    Icon,
+    Text,
+    ToolAnnotations,
+    ToolDefinition,
+)
 from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function
-from dovetail.registry.outputs import Output, ToResult, compile_output, compile_raw_output, mark_untrusted
+from dovetail.registry.outputs import Output, ToResult, bound_result, compile_output, compile_raw_output, mark_untrusted
 from dovetail.registry.registration import (
     AccessRule,
     CommonOptions,
+    Idempotency,
     OutputPolicy,
     Rate,
     UntrustedOutput,
@@ -43,6 +53,10 @@ class CommonToolOptions(CommonOptions, total=False):
     structured_output: bool
     output_schema: Mapping[str, Any]
     untrusted_output: UntrustedOutput
+    max_result_bytes: int
+    idempotency: bool | Idempotency
+    cache: float
+    cache_shared: bool
 
 
 class ToolOptions(CommonToolOptions, total=False):
@@ -63,9 +77,13 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     label: str  # for the log
     access: AccessRule | None = None  # None: every caller may call it
     requires: frozenset[str] = frozenset()
-    is_limited: bool = False  # whether it has one of the next two
+    is_limited: bool = False  # whether a call needs more than one of the server's slots
     max_concurrency: int | None = None
     rates: tuple[Rate, ...] = ()
+    reuses_results: bool = False  # whether it has one of the next two
+    idempotency: Idempotency | None = None
+    cache: float | None = None  # seconds for which its results are cached
+    cache_shared: bool = False  # for all callers, not for each
     headers: tuple[HeaderParameter, ...] = ()
     choices: Mapping[str, Sequence[str]] = {}  # arguments whose values are a closed set, for completion
 
@@ -128,13 +146,20 @@ def compile_tool(
         raise SetupError(f"{info.where}: {problem}") from None
     policy = options.get("output", "text" if options.get("structured_output") is False else output)
     output_schema, to_result = _compile_result(info, policy, options.get("output_schema"))
+    if (most := options.get("max_result_bytes")) is not None:
+        to_result = bound_result(to_result, most, name)
     rates = parse_rates(options["rate_limit"], info.where) if "rate_limit" in options else ()
     untrusted = options.get("untrusted_output", False)
+    annotations = _annotations(options, info.where)
+    reuse = _reuse(options, info, annotations)
+    if (idempotency := reuse["idempotency"]) is not None:  # how a client knows that it may repeat a call
+        mark = {IDEMPOTENCY_KEY: {"windowSeconds": idempotency.window}}
+        options = {**options, "meta": {**(options.get("meta") or {}), **mark}}
     return Tool(
         definition=ToolDefinition(
             input_schema=arguments.schema,
             output_schema=output_schema,
-            annotations=_annotations(options, info.where),
+            annotations=annotations,
             **definition_fields(options, info.where, name, info.summary),
         ),
         invocation=Invocation.from_info(info, options, by_name=arguments.by_name),
@@ -143,12 +168,32 @@ def compile_tool(
         label=f"tool {name}",
         access=access_rule(options, info.where),
         requires=frozenset(options.get("requires", ())),
-        is_limited=bool(rates) or options.get("max_concurrency") is not None,
+        is_limited=bool(rates) or options.get("max_concurrency") is not None or reuse["reuses_results"],
         max_concurrency=options.get("max_concurrency"),
         rates=rates,
         headers=headers,
         choices=closed_choices(arguments.schema),
+        **reuse,
     )
+
+
+def _reuse(options: ToolOptions, info: FunctionInfo, annotations: ToolAnnotations | None) -> dict[str, Any]:
+    """The fields of a tool that gives results again; raises SetupError if they could be wrong then."""
+    given, seconds, shared = options.get("idempotency", False), options.get("cache"), options.get("cache_shared", False)
+    idempotency = Idempotency() if given is True else msgspec.convert(given, Idempotency) if given else None
+    problem = None
+    if seconds is None and shared:
+        problem = "cache_shared=True shares what is cached; add cache=, the seconds for which it is"
+    elif seconds is not None and idempotency is not None:
+        problem = "a tool with cache= has no effect that could be repeated; leave out cache= or idempotency="
+    elif seconds is not None and annotations is not None and annotations.destructive_hint:
+        problem = "a call that is answered from a cache destroys nothing; leave out cache= or destructiveHint"
+    elif shared and info.supplied:
+        problem = f"cache_shared=True is for results that depend on no caller; leave it out, or {min(info.supplied)}"
+    if problem is not None:
+        raise SetupError(f"{info.where}: {problem}")
+    reuses = idempotency is not None or seconds is not None
+    return {"reuses_results": reuses, "idempotency": idempotency, "cache": seconds, "cache_shared": shared}
 
 
 def _annotations(options: ToolOptions, where: str) -> ToolAnnotations | None:

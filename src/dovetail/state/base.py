@@ -38,6 +38,7 @@ CALLER_PREFIXES = (
     "elicitations/",  # a URL that a user was sent to
     "ended/",  # a session that its client has ended
     "handle/",  # the value of a `Handle`
+    "idempotency/",  # a call with a key, and its result
     "rate/",  # a counter for each address and principal; without it each worker counts for itself
     "step/",  # the result of a step
 )

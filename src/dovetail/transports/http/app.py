@@ -328,7 +328,7 @@ class RunningApp:
             undo.push_async_callback(self._close_state)
             await self._open_handlers()
             if self.state.shared:
-                self._engine.state = self.state
+                self._engine.state, self._engine.lease = self.state, self.lease
             await self._engine.start(owner)
             undo.push_async_callback(self._engine.stop)
             if self.state.shared and (refresher := self._engine.refresher) is not None:

@@ -141,7 +141,7 @@ class HttpCall(PostInFlight, eq=False, kw_only=True):
 
     def on_disconnect(self) -> None:
         self.response.http_response.abandon()
-        if self.context.request.revision.disconnect_cancels:
+        if self.context.request.revision.disconnect_cancels and not self.context.outlives_connection:
             self.disconnected = True
             self.cancel()
 

@@ -266,7 +266,8 @@ def quoted(value: str | None) -> str:
 METHODS = b"GET, POST, DELETE, OPTIONS"
 REQUEST_HEADERS = frozenset({
     "accept", "cache-control", "content-type", "authorization", "dpop", "x-requested-with", "mcp-session-id",
-    "mcp-protocol-version", "mcp-method", "mcp-name", "last-event-id", "traceparent", "tracestate", "baggage",
+    "mcp-protocol-version", "mcp-method", "mcp-name", "last-event-id", "idempotency-key", "traceparent", "tracestate",
+    "baggage",
 })  # fmt: skip
 MAX_AGE = b"600"  # seconds for which a browser may cache a preflight
 MAX_REQUESTED_HEADERS = 100  # names in one preflight
