@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from client_stages import EVERY
-from replaying import MODERN
-from served_http import DISCOVERED, Scripted, ScriptedRequest, handshake
+from scripted import DISCOVERED, EVERY, Scripted, ScriptedRequest, handshake
 
 from dovetail import Client, ConnectionLost, Context, Server
+from server_requests import MODERN
 
 KEY, MARK = "dovetail/idempotencyKey", "dovetail/idempotency"
 DONE = {"resultType": "complete", "content": [{"type": "text", "text": "paid"}], "isError": False}

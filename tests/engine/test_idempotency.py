@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from far_state import FarState
-from replaying import EVERYTHING, MODERN, accepted, is_input_required, retry
 
 import stores
 from dovetail import Context, Idempotency, Server, SetupError, ToolError, ToolRegistry
@@ -20,6 +18,8 @@ from dovetail.state.base import StoreFull
 from dovetail.state.memory import MemoryState
 from http_serving import Clock, serving, settle, until
 from http_wire import HttpWire, open_wire, text_of
+from remote_state import RemoteState
+from server_requests import EVERYTHING, MODERN, accepted, is_input_required, retry
 from wire import Wire
 
 KEY, REPLAY = "dovetail/idempotencyKey", "dovetail/idempotentReplay"
@@ -337,7 +337,7 @@ async def test_a_process_does_not_run_a_repeat_that_only_another_one_knows() -> 
 
 
 async def test_a_result_that_can_not_be_stored_at_once_is_stored_later() -> None:
-    payments, state = Payments(), FarState()
+    payments, state = Payments(), RemoteState()
     payments.server.engine.state = state
     async with Wire(payments.server, MODERN) as wire:
         payments.go.clear()
@@ -369,7 +369,7 @@ async def test_a_result_that_is_too_long_is_stored_as_an_error() -> None:
         assert runs == [2_000_000]
 
 
-class FullState(FarState):
+class FullState(RemoteState):
     """It can be read; `error` is for what is written."""
 
     far = ("put",)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replaying import MODERN
 
 from dovetail import Client, Context, Request, Server, SetupError, ToolError, ToolResult
 from dovetail.auth import Auth, Principal
@@ -16,6 +15,7 @@ from dovetail.engine.result_cache import ResultCache
 from dovetail.protocol import revisions
 from http_serving import serving, settle, until
 from http_wire import HttpWire, open_wire, text_of
+from server_requests import MODERN
 from wire import Wire
 
 EVERY = list(revisions.BY_NAME)
