@@ -6,12 +6,11 @@ import json
 import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from itertools import product
 from pathlib import Path
 
 import pytest
-from fleet_client import running
 from fleet_processes import Fleet, fleet
 
 from dovetail import Client, ConnectionLost, ServerError, ToolError
@@ -23,6 +22,8 @@ IN_FLIGHT = 32
 KEYS = {name: {"key": f"key-of-{name}-for-tests"} for name in ("ada", "bob")}
 SHORT = [pytest.mark.slow, pytest.mark.timeout(180)]
 LONG = [pytest.mark.soak, pytest.mark.timeout(1800)]
+CALLS_FOR_A_DEATH = 100  # of a worker
+MAX_PAUSE = 0.2  # seconds between two calls of a client
 CALL_TIMEOUT = 60.0  # seconds; longer than a worker is missed for
 MAX_REPEATS = 200  # of one call, until it is answered
 FAILURES = (ConnectionLost, ServerError, TimeoutError)  # after these a call may or may not have had its effect
@@ -39,47 +40,57 @@ def storms(
     return pytest.mark.parametrize(("revision", "store", "calls"), [*few, *many])
 
 
-@asynccontextmanager
-async def dying_fleet(folder: Path, store: str, calls: int) -> AsyncIterator[tuple[Fleet, list[int]]]:
-    """Four workers, of which one after the other is killed and started again; and the ids of the killed ones."""
-    killed: list[int] = []
-    chance = random.Random(calls)
+class DyingFleet:
+    """Four workers, of which one after the other is killed and started again while calls are in flight."""
 
-    async def kill() -> None:
-        while True:
-            await asyncio.sleep(chance.uniform(0.5, 1.5))
-            victim = chance.choice(workers.workers)
-            killed.append(victim.pid)
-            victim.kill()
+    def __init__(self, workers: Fleet, calls: int) -> None:
+        self.killed: list[int] = []
+        self._workers = workers
+        self._calls = calls
+        self._chance = random.Random(calls)
+        self._killing = asyncio.Lock()
+
+    @property
+    def url(self) -> str:
+        return self._workers.url
+
+    async def make_calls(self, revision: str, caller: str, call: Call) -> None:
+        """All calls, with so many in flight; each slot has a client of its own."""
+        numbers = iter(range(self._calls))
+
+        async def client_calls() -> None:
+            async with connected(self.url, revision, caller) as client:
+                for number in numbers:  # all clients share it
+                    if number % CALLS_FOR_A_DEATH == CALLS_FOR_A_DEATH // 2:
+                        await self._kill()
+                    await call(client, number)
+                    await asyncio.sleep(self._chance.uniform(0, MAX_PAUSE))
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(IN_FLIGHT):
+                tasks.create_task(client_calls())
+
+    async def _kill(self) -> None:
+        async with self._killing:
+            victim = self._chance.choice(self._workers.workers)
+            self.killed.append(victim.pid)
+            await asyncio.to_thread(victim.kill)
             await asyncio.to_thread(victim.start)
 
+
+@asynccontextmanager
+async def dying_fleet(folder: Path, store: str, calls: int) -> AsyncIterator[DyingFleet]:
     keys = {"FLEET_KEYS": json.dumps(KEYS), "FLEET_HASTE": "3"}
     with fleet(folder, workers=WORKERS, store=store, program=PROGRAM, **keys) as workers:
-        async with running(kill()):
-            yield workers, killed
+        yield DyingFleet(workers, calls)
         workers.assert_clean()
 
 
-async def make(workers: Fleet, revision: str, caller: str, calls: int, call: Call) -> None:
-    """So many calls, with so many in flight; each slot has a client of its own."""
-    numbers = iter(range(calls))
-
-    async def client_calls() -> None:
-        async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(connected(workers, revision, caller))
-            for number in numbers:  # all clients share it
-                await call(client, number)
-
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(IN_FLIGHT):
-            tasks.create_task(client_calls())
-
-
 @asynccontextmanager
-async def connected(workers: Fleet, revision: str, caller: str) -> AsyncIterator[Client]:
+async def connected(url: str, revision: str, caller: str) -> AsyncIterator[Client]:
     """A client; while workers die, connecting may take several tries."""
     for _ in range(MAX_REPEATS):
-        client = Client(workers.url, protocol_version=revision, auth=KEYS[caller]["key"], timeout=CALL_TIMEOUT)
+        client = Client(url, protocol_version=revision, auth=KEYS[caller]["key"], timeout=CALL_TIMEOUT)
         try:
             await client.open()
             break
@@ -103,13 +114,12 @@ async def test_no_update_is_lost_while_workers_die(tmp_path: Path, revision: str
         except (*FAILURES, ToolError) as failure:
             unknown[str(failure)[:100]] += 1
 
-    async with dying_fleet(tmp_path, store, calls) as (workers, killed):
-        await make(workers, revision, "ada", calls, bump)
-        async with connected(workers, revision, "ada") as ada, connected(workers, revision, "bob") as bob:
+    async with dying_fleet(tmp_path, store, calls) as workers:
+        await workers.make_calls(revision, "ada", bump)
+        async with connected(workers.url, revision, "ada") as ada, connected(workers.url, revision, "bob") as bob:
             final = await answered(ada, "counted")
             assert await answered(bob, "counted") == 0
-    print(f"\n{calls} updates, {len(killed)} workers killed, {len(counts)} confirmed, {unknown}: {final}")  # noqa: T201
-    assert killed
+    print(f"\n{calls} updates, {len(workers.killed)} workers killed, {len(counts)} confirmed, {unknown}: {final}")  # noqa: T201
     assert len(counts) == len(set(counts)), "two updates read the same count"
     assert len(counts) <= final <= calls
     assert len(counts) > calls / 2  # or it has proved nothing
@@ -151,11 +161,10 @@ async def test_no_call_with_a_key_runs_twice_while_workers_die(
                 await asyncio.sleep(0.1)
         raise AssertionError(f"{nonce} is not answered")
 
-    async with dying_fleet(tmp_path, store, calls) as (workers, killed):
-        await make(workers, revision, "ada", calls, charge)
+    async with dying_fleet(tmp_path, store, calls) as workers:
+        await workers.make_calls(revision, "ada", charge)
     charged = collections.Counter((tmp_path / "charges").read_text().split())
-    print(f"\n{calls} calls, {len(killed)} workers killed, {repeats} repeats, {len(unknown)} unknown")  # noqa: T201
-    assert killed
+    print(f"\n{calls} calls, {len(workers.killed)} workers killed, {repeats} repeats, {len(unknown)} unknown")  # noqa: T201
     assert max(charged.values()) == 1, [nonce for nonce, times in charged.items() if times > 1]
     assert all("unknown" in text for text in unknown.values()), set(unknown.values())
     assert results.keys() <= charged.keys()
