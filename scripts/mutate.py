@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -111,7 +112,9 @@ class Bench:
         shutil.copytree(checkout / "src", self.src, ignore=shutil.ignore_patterns("__pycache__"))
         self._checkout = checkout
         self._command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE", "--timeout", "60"]
-        self._command += ["-m", "not slow and not soak", "-o", f"pythonpath={self.src} tests scripts ."]
+        settings = tomllib.loads((checkout / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+        folders = " ".join(folder for folder in settings["pythonpath"] if folder != "src")
+        self._command += ["-m", "not slow and not soak", "-o", f"pythonpath={self.src} {folders}"]
         self._environment = {**os.environ, "PYTHONPATH": str(self.src), "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / "h")}
         self._tests = {path: path.read_text() for path in sorted((checkout / "tests").rglob("test_*.py"))}
         self._seconds = seconds
@@ -126,6 +129,8 @@ class Bench:
                 code, failed = self._run([*self._deselected, "-x", *self._files(mutant)])
             finally:
                 self._write(path, source)
+            if code and not failed and self._run(self._files(mutant))[0] != 0:
+                raise SystemExit(f"the tests of {mutant.file} can't be run, without any change either (exit {code})")
             if not failed or not self._run(failed)[1]:
                 print("SURVIVED" if code == 0 else "killed", mutant, failed or f"exit {code}", flush=True)
                 return code != 0
