@@ -1,6 +1,7 @@
 """`Handle[T]`: an id that a tool gives out and takes back; a foreign, an expired and an edited one are not found."""
 
 import asyncio
+import logging
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ import pydantic
 import pytest
 
 import state_program
-from dovetail import Client, Context, Handle, Server, SetupError, StateError, StoreFull, ToolError
+from dovetail import AuditEvent, Client, Context, Handle, Server, SetupError, StateError, StoreFull, ToolError
 from http_serving import Clock, serving
 from http_wire import HttpWire
 from server_requests import asking_client, play
@@ -78,7 +79,7 @@ async def test_a_handle_is_a_string_wherever_it_stands() -> None:
 
     async with Client(server) as client:
         id = (await client.call_tool("fill")).data
-        assert re.fullmatch(r"[\w-]{32}", id)
+        assert re.fullmatch(r"hdl_[\w-]{32}", id)
         arguments = {"one": id, "shelf": {"first": id, "others": [id], "spare": id}}
         shelf = (await client.call_tool("tool", arguments)).data
         assert shelf["first"] == id != shelf["others"][0]
@@ -100,20 +101,25 @@ def test_wrong_annotations_are_refused() -> None:
         Handle["Basket"]
 
 
-async def test_its_text_is_the_id_and_its_repr_is_not() -> None:
-    async def tool(ctx: Context) -> str:
-        handle = await ctx.new_handle(Basket())
-        assert handle not in repr(handle)
-        assert repr(handle).startswith("Handle[Basket](")
-        return f"{handle}"
+async def test_logs_and_audit_events_do_not_show_an_id(caplog: pytest.LogCaptureFixture) -> None:
+    events: list[AuditEvent] = []
 
-    async with Client(serving_tool(tool)) as client:
-        assert len((await client.call_tool("tool")).text) == 32
+    async def tool(basket: Handle[Basket]) -> None:
+        logging.getLogger("dovetail").warning("lost %s", basket)
+
+    server = create_server(audit=events.append, audit_arguments=True)
+    server.add_tool(tool)
+    async with Client(server) as client:
+        id = (await client.call_tool("fill")).text
+        await client.call_tool("tool", {"basket": id})
+    assert events[-1].arguments == {"basket": "[redacted]"}
+    assert "lost [redacted]" in caplog.text
+    assert id not in caplog.text
 
 
-def test_outside_of_a_call_there_is_none() -> None:
+async def test_outside_of_a_call_there_is_none() -> None:
     with pytest.raises(LookupError, match="no call runs here"):
-        Handle[Basket]("x").load()
+        await Handle[Basket]("x").load()
 
 
 # ── what is not found ──
