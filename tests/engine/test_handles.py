@@ -37,6 +37,14 @@ class Shelf:
     spare: Handle[Basket] | None = None
 
 
+@dataclass
+class Link:
+    """One of a chain: its type is not complete where `Handle[Link]` stands."""
+
+    text: str
+    next: "Handle[Link] | None" = None
+
+
 class Cart(pydantic.BaseModel):
     basket: Handle[Basket]
     more: list[Handle[Basket]] = []
@@ -56,6 +64,17 @@ async def test_a_field_of_a_pydantic_model() -> None:
         assert (await client.call_tool("tool", {"cart": cart})).data == cart
         schema = next(each.input_schema for each in await client.list_tools() if each.name == "tool")
     assert schema["properties"]["cart"]["properties"]["basket"]["type"] == "string"
+
+
+async def test_a_value_may_hold_handles_of_its_own_type() -> None:
+    async def tool(ctx: Context) -> list[str]:
+        last = await ctx.new_handle(Link("last"))
+        first = await (await ctx.new_handle(Link("first", last))).load()
+        assert first.next is not None
+        return [first.text, (await first.next.load()).text]
+
+    async with Client(serving_tool(tool)) as client:
+        assert (await client.call_tool("tool")).data == ["first", "last"]
 
 
 async def test_a_handle_is_a_string_wherever_it_stands() -> None:
