@@ -181,6 +181,22 @@ async def test_cut_doubled_edited_foreign_and_expired_ones_are_not_found_in_the_
     assert not any(each in name for name in state.ttls for each in (id, of_session))
 
 
+async def test_a_cached_result_shows_no_value_to_other_callers() -> None:
+    server = create_server()
+
+    async def cached(basket: Handle[Basket]) -> list[str]:
+        return (await basket.load()).items
+
+    server.add_tool(cached, cache=60)
+    server.add_tool(cached, name="shared", cache=60, cache_shared=True)
+    async with serving(server, identify=identify) as app:
+        id = await said(known(app, "ada"), "fill")
+        assert "first" in await said(known(app, "ada"), "cached", basket=id)
+        assert await said(known(app, "bob"), "cached", basket=id) == NOT_FOUND
+        for user in ("ada", "bob"):  # a handle needs a caller, and there is none
+            assert "failed" in await said(known(app, user), "shared", basket=id)
+
+
 async def test_an_unknown_callers_handle_is_for_each_that_has_it() -> None:
     async with serving(create_server(), identify=identify) as app:
         id = await said(HttpWire(app), "fill")
