@@ -382,3 +382,47 @@ async def test_an_update_that_others_overtake_all_the_time_gives_up() -> None:
 
     async with serving(create_server(), identify=identify, state=Contended()) as app:
         assert "try again later" in await said(known(app, "ada"), "note", key="a", value="b")
+
+
+class GatedState(RemoteState):
+    """Writes of callers' state wait at a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrived, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
+        if key.startswith("caller-state/"):
+            self.arrived.set()
+            await self.gate.wait()
+            await self.travel("put")
+        return await super().put(key, value, ttl=ttl, if_version=if_version)
+
+
+async def test_an_update_ends_when_its_call_is_cancelled_and_the_next_one_sees_it() -> None:
+    state = GatedState()
+    server = create_server()
+    server.engine.state = state
+    async with Client(server) as client:
+        call = asyncio.create_task(client.call_tool("append", {"key": "text", "value": "a"}))
+        await state.arrived.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        later = asyncio.create_task(client.call_tool("append", {"key": "text", "value": "b"}))
+        state.gate.set()
+        assert (await later).text == "ab"
+
+
+async def test_a_store_that_fails_in_the_middle_of_an_update_fails_that_call_alone() -> None:
+    state = GatedState()
+    async with serving(create_server(), identify=identify, state=state) as app:
+        call = asyncio.create_task(known(app, "ada").call("append", {"key": "text", "value": "a"}))
+        await state.arrived.wait()
+        state.break_down()
+        state.gate.set()
+        answer = await call
+        assert answer.status == 503
+        assert "does not answer" in answer.answer["error"]["message"]
+        state.error = None
+        assert await said(known(app, "ada"), "append", key="text", value="b") == "b"

@@ -19,7 +19,7 @@ from dovetail.state.memory import MemoryState
 from http_serving import Clock, serving, settle, until
 from http_wire import HttpWire, open_wire, text_of
 from remote_state import RemoteState
-from server_requests import EVERYTHING, MODERN, accepted, is_input_required, retry
+from server_requests import CAPABILITIES, MODERN, accept, is_input_required, retry
 from wire import Wire
 
 KEY, REPLAY = "dovetail/idempotencyKey", "dovetail/idempotentReplay"
@@ -188,7 +188,7 @@ async def ask(wire: Wire, key: str = "k", **more: Any) -> dict[str, Any]:
 
 async def test_rounds_are_no_repeats_and_each_can_be_repeated() -> None:
     payments = Payments()
-    async with Wire(payments.server, MODERN, capabilities=EVERYTHING) as wire:
+    async with Wire(payments.server, MODERN, capabilities=CAPABILITIES) as wire:
         first = await ask(wire)
         assert is_input_required(first)
         assert await ask(wire) == first  # the same questions, and the same state
@@ -211,7 +211,7 @@ async def test_rounds_are_no_repeats_and_each_can_be_repeated() -> None:
 async def test_a_round_that_is_refused_can_be_made_again() -> None:
     """Its function did not begin, and the answers are still wanted."""
     payments = Payments(max_concurrency=1, max_queue=0)
-    async with Wire(payments.server, MODERN, capabilities=EVERYTHING) as wire:
+    async with Wire(payments.server, MODERN, capabilities=CAPABILITIES) as wire:
         first = await ask(wire)
         payments.go.clear()
         running = asyncio.create_task(call(wire, amount=1))
@@ -228,14 +228,14 @@ async def test_a_round_that_is_refused_can_be_made_again() -> None:
 
 async def test_a_live_question_belongs_to_one_call() -> None:
     payments = Payments()
-    async with Wire(payments.server, "2025-11-25", capabilities=EVERYTHING) as wire:
+    async with Wire(payments.server, "2025-11-25", capabilities=CAPABILITIES) as wire:
         for id in ("a", "b"):
             wire.send(wire.request("tools/call", {"name": "confirm", "_meta": {KEY: "k"}}, id=id))
         ended: dict[Any, Any] = {}
         while len(ended) < 2:
             message = await wire.receive()
             if "method" in message:
-                wire.send({"jsonrpc": "2.0", "id": message["id"], "result": accepted("yes")})
+                wire.send({"jsonrpc": "2.0", "id": message["id"], "result": accept("yes")})
             else:
                 ended[message["id"]] = message["result"]
         assert ended["a"]["content"] == ended["b"]["content"]
@@ -246,7 +246,7 @@ async def test_a_live_question_belongs_to_one_call() -> None:
 async def test_questions_that_were_not_answered_in_time_end_the_call() -> None:
     """Their state is good for nothing any more, so giving it again would lead nowhere."""
     payments = Payments(answer_timeout=0.001)
-    async with Wire(payments.server, MODERN, capabilities=EVERYTHING) as wire, asyncio.timeout(10):
+    async with Wire(payments.server, MODERN, capabilities=CAPABILITIES) as wire, asyncio.timeout(10):
         while is_input_required(result := await ask(wire)):
             pass
     assert "had no answer in time" in result["content"][0]["text"]
@@ -372,7 +372,7 @@ async def test_a_result_that_is_too_long_is_stored_as_an_error() -> None:
 class FullState(RemoteState):
     """It can be read; `error` is for what is written."""
 
-    far = ("put",)
+    remote = ("put",)
 
 
 async def test_a_full_store_refuses_a_call_before_it_runs() -> None:

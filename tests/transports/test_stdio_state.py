@@ -10,7 +10,7 @@ import pytest
 import official
 import state_program
 from dovetail import Client
-from server_requests import EVERYTHING, MODERN, is_input_required, retry
+from server_requests import CAPABILITIES, MODERN, is_input_required, retry
 from state_program import SURE
 
 PATHS = {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -39,7 +39,7 @@ async def test_state_outlives_the_process(way: str, revision: str, url: str, wit
 async def test_a_call_goes_on_in_the_next_process(url: str, witness: official.Witness) -> None:
     """Its state can be opened, because the secret is in the store, and its steps run once."""
     client = Client(
-        [*COMMANDS["run"], url], env={**os.environ, **PATHS}, protocol_version=MODERN, capabilities=EVERYTHING,
+        [*COMMANDS["run"], url], env={**os.environ, **PATHS}, protocol_version=MODERN, capabilities=CAPABILITIES,
         transcript=witness.see, timeout=20,
     )  # fmt: skip
     async with client:

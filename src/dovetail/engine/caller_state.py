@@ -1,8 +1,8 @@
-"""State of a caller that outlives its calls: `ctx.state`.
+"""State of a caller that outlives its calls, `ctx.state`, and the records of the store that hold it and handles.
 
-All values of a caller are one record of the store, so its quota and its time to live are those of a key. A write reads
-the record, changes it, and stores it unless another worker has changed it meanwhile; then it begins again. Within a
-process writers of one record take turns, so that only workers compete.
+All values of a caller are one record, so its quota and its time to live are those of a key. A write reads the record,
+changes it, and stores it unless another worker has changed it meanwhile; then it begins again. Within a process writers
+of one record take turns, so that only workers compete.
 """
 
 import asyncio
@@ -15,16 +15,18 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 from weakref import WeakValueDictionary
 
 import msgspec
+from msgspec import NODEFAULT
 
 from dovetail.engine.request_context import RequestContext, running_step, server_requests_of
-from dovetail.errors import SetupError, StateError, ToolBusy, ToolError
-from dovetail.registry.values import StoredType, encode_stored, stored_type
-from dovetail.schema.encode import decode_json, encode_json
-from dovetail.state.base import Codec, Conflict, StoreFull
+from dovetail.errors import ArgumentError, SetupError, StateError, ToolBusy, ToolError
+from dovetail.registry.arguments import Arguments
+from dovetail.registry.functions import FunctionInfo, Parameter
+from dovetail.schema.encode import OutputError, decode_json, encode_json
+from dovetail.state.base import Codec, Conflict, Entry, StoreFull
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 D = TypeVar("D")
 Coro: TypeAlias = Coroutine[Any, Any, T]
+Function: TypeAlias = Callable[[Any], Any]
+Values: TypeAlias = dict[str, bytes]  # JSON text by key
 
 MAX_KEY = 128  # characters
 MAX_TRIES = 100  # of a write, while other workers are faster
@@ -45,111 +49,154 @@ UNKNOWN_CALLER = (
 _locks: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Lock] = WeakValueDictionary()
 
 
-class UnknownCaller(StateError, ToolError):
-    """`ctx.state` of a caller that has neither a principal nor a session."""
-
-
 class StateFull(StoreFull, ToolError):
     """A caller has used up its quota, or all callers their share of the store. The model may store less."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.http_status = 200  # the server is well
 
 
 def state_owner(context: RequestContext) -> str | None:
     """The key of the caller: its user, else its program, else its session, on stdio the local user; None if unknown."""
-    parts = _owner_parts(context)
-    return None if parts is None else hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:32]
-
-
-def _owner_parts(context: RequestContext) -> tuple[str | None, ...] | None:
-    principal, request = context.principal, context.request
+    principal, session = context.principal, context.request.session
+    issuer = None if principal is None else principal.issuer
     if principal is not None:
-        if principal.subject is not None:
-            return ("user", principal.issuer, principal.subject)
-        if principal.client is not None:
-            return ("client", principal.issuer, principal.client)
-        return ("principal", principal.key)
-    if request.headers is None and context.locate is None:  # no network: stdio, or in process
-        return ("local", str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", ""))
-    return None if request.session is None else ("session", request.session.id)
+        names = {"user": principal.subject, "client": principal.client, "principal": principal.key}
+        kind, name = next(each for each in names.items() if each[1] is not None)
+    elif context.locate is None:  # no network: stdio, or in process
+        kind, name = "local", str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
+    elif session is not None:
+        kind, name = "session", session.id
+    else:
+        return None
+    return f"{kind}-{hashlib.sha256(msgspec.json.encode((kind, issuer, name))).hexdigest()[:32]}"
 
 
-def default_ttl(engine: "Engine", context: RequestContext) -> float:
-    """Seconds for which state of the caller is stored after its last write."""
-    is_session = (_owner_parts(context) or ("",))[0] == "session"
-    return min(engine.options.state_ttl, MAX_SESSION_TTL) if is_session else engine.options.state_ttl
+# ── values ──
+
+
+class StoredType:
+    """Values of one type as JSON text, which is read back as the arguments of a call are."""
+
+    def __init__(self, annotation: Any) -> None:
+        self.name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+        parameter = Parameter("value", annotation, NODEFAULT)
+        info = FunctionInfo(StoredType, self.name, f"stored type {self.name}", None, False, (parameter,), ())
+        self._arguments = Arguments(info, lenient=False)
+
+    def decode(self, encoded: bytes, subject: str) -> Any:
+        """The value; raises StateError, which names the type and `subject`."""
+        try:
+            return self._arguments.decode(b'{"value":%b}' % encoded)["value"]
+        except ArgumentError as failure:
+            raise StateError(f"{subject} can't be read as {self.name}: {'; '.join(failure.problems)}") from None
+
+    def update(self, values: Values, key: str, default: Any, function: Function, subject: str) -> Any:
+        """Replace a value by what the author's function returns for it; gives the new one as JSON."""
+        encoded = values.get(key)
+        updated = function(copy.deepcopy(default) if encoded is None else self.decode(encoded, subject))
+        if inspect.iscoroutine(updated):
+            updated.close()
+            raise SetupError(f"{subject}: the function of an update is plain, because it may run again; await before")
+        values[key] = encode_stored(updated, subject)
+        self.decode(values[key], f"What the function returns for {subject}")
+        return decode_json(values[key])
+
+
+_cached_type = functools.lru_cache(maxsize=1024)(StoredType)
+
+
+def stored_type(annotation: Any) -> StoredType:
+    """The compiled type. Raises SetupError for one without a JSON form."""
+    try:
+        return _cached_type(annotation)
+    except TypeError:  # it has no hash: the metadata of `Annotated` may be a list
+        return StoredType(annotation)
+
+
+def encode_stored(value: Any, subject: str) -> bytes:
+    """The value as JSON text; raises StateError, which names `subject`."""
+    try:
+        return encode_json(value)
+    except OutputError as failure:
+        raise StateError(f"{subject} can't be stored: {failure}") from None
 
 
 # ── records ──
 
 
-class Write(NamedTuple, Generic[T]):
-    """What a change of a record comes to."""
+class Record(msgspec.Struct, array_like=True):
+    """What the store holds: the state of a caller, or the value of a handle."""
 
-    result: T
-    data: bytes | None  # None: there is no record, and none is made
-    ttl: float
-
-
-async def store_record(engine: "Engine", key: str, data: bytes, ttl: float, version: int, before: int = 0) -> None:
-    """Store a record if it has this version; raises StateFull if it grows, from `before` bytes, beyond the quota."""
-    quota = engine.options.state_quota
-    if len(data) > max(quota, before):
-        raise StateFull(f"There is no room for {len(data)} bytes: the quota is {quota}; store less, or delete some")
-    try:
-        await engine.state.put(key, data, ttl=ttl, if_version=version)
-    except StoreFull:
-        raise StateFull("The server has no room for more state of its callers now; try again later") from None
+    ttl: float  # seconds from the last write
+    values: Values  # a handle has one
+    owner: str | None  # None: any caller that has the handle
+    label: tuple[str, str] = ("", "")  # server and type of a handle
 
 
-async def change_record(engine: "Engine", key: str, change: Callable[[bytes | None], Write[T]]) -> T:
-    """Read a record, apply `change` and store the outcome, by compare-and-set: `change` may be called again."""
-    loop = asyncio.get_running_loop()
-    lock = _locks.get((loop, key)) or _locks.setdefault((loop, key), asyncio.Lock())
-    async with lock:
-        for attempt in range(MAX_TRIES):
-            entry = await engine.state.get(key)
-            value, version = (None, 0) if entry is None else entry
-            write = change(value)
-            if write.data is None:
-                return write.result
-            try:
-                await store_record(engine, key, write.data, write.ttl, version, len(value or b""))
-            except Conflict:
-                await asyncio.sleep(random.uniform(0, min(0.001 * 2**attempt, MAX_PAUSE)))
-            else:
-                return write.result
-    raise ToolBusy("Other calls change the same state all the time; try again later")
+NO_ENTRY = Entry(b"", 0)
+_codec: Codec[Record] = Codec(Record, "state of a caller")
 
 
-async def write_once(
-    engine: "Engine", context: RequestContext, name: str, write: Callable[[], Awaitable[Any]]
-) -> Any:  # fmt: skip
-    """Write as a step, once in a call; at once inside of a step, and in completions, which take none."""
-    if running_step.get() is not None or not context.request.row.interactive:
-        return await write()
-    return await server_requests_of(engine, context).step(name, write, in_thread=False)
+class Records:
+    """Records as one call reads and writes them."""
 
+    __slots__ = ("_context", "engine", "owner")
 
-def apply_update(function: Callable[[Any], Any], value: Any, type_: StoredType, subject: str) -> bytes:
-    """What the author's function makes of a value, as JSON text that can be read back."""
-    updated = function(value)
-    if inspect.isawaitable(updated):
-        if inspect.iscoroutine(updated):
-            updated.close()
-        raise SetupError(f"{subject}: the function of an update is plain, because it may run again; await before it")
-    encoded = encode_stored(updated, subject)
-    type_.decode(encoded, f"What the function returns for {subject}")
-    return encoded
+    def __init__(self, engine: "Engine", context: RequestContext) -> None:
+        self.engine = engine
+        self._context = context
+        self.owner = state_owner(context)
+
+    @property
+    def ttl(self) -> float:
+        """Seconds for which state of the caller is stored after its last write."""
+        ttl = self.engine.options.state_ttl
+        return min(ttl, MAX_SESSION_TTL) if (self.owner or "").startswith("session-") else ttl
+
+    async def read(self, key: str) -> tuple[Record | None, Entry]:
+        """A record, and what the store has of it; the entry of none is empty and has version 0."""
+        entry = await self.engine.state.get(key)
+        if entry is None:
+            return None, NO_ENTRY
+        if (record := _codec.decode(entry.value)) is None:
+            raise StateError("ctx.state, Handle: another version of dovetail wrote this state; it is left as it is")
+        return record, entry
+
+    async def put(self, key: str, record: Record, before: Entry = NO_ENTRY) -> None:
+        """Store a record unless it has changed since `before`; raises StateFull if it grows beyond the quota."""
+        data, quota = _codec.encode(record), self.engine.options.state_quota
+        if len(data) > max(quota, len(before.value)):
+            raise StateFull(f"There is no room for {len(data)} bytes: the quota is {quota}; store less, or delete some")
+        try:
+            await self.engine.state.put(key, data, ttl=record.ttl, if_version=before.version)
+        except StoreFull:
+            raise StateFull("The server has no room for more state of its callers now; try again later") from None
+
+    async def change(self, name: str, key: str, find: Callable[[Record | None], Record], change: Function) -> Any:
+        """Change the values of the record that `find` gives, in a step; both may be called again. Gives JSON."""
+
+        async def write() -> Any:
+            async with _locks.setdefault((asyncio.get_running_loop(), key), asyncio.Lock()):
+                for attempt in range(MAX_TRIES):
+                    stored, entry = await self.read(key)
+                    record = find(stored)
+                    result = change(record.values)
+                    try:
+                        if stored is not None or record.values:
+                            await self.put(key, record, entry)
+                        return result
+                    except Conflict:
+                        await asyncio.sleep(random.uniform(0, min(0.001 * 2**attempt, MAX_PAUSE)))
+            raise ToolBusy("Other calls change the same state all the time; try again later")
+
+        return await self.once(name, write)
+
+    async def once(self, name: str, write: Callable[[], Awaitable[Any]]) -> Any:
+        """Write as a step, once in a call; at once inside of a step, and in completions, which take none."""
+        if running_step.get() is not None or not self._context.request.row.interactive:
+            return await write()
+        return await server_requests_of(self.engine, self._context).step(name, write, in_thread=False)
 
 
 # ── ctx.state ──
-
-
-Values = dict[str, bytes]  # JSON text by key
-_codec: Codec[Values] = Codec(Values, "state of a caller")
 
 
 class CallerState:
@@ -158,11 +205,10 @@ class CallerState:
     Reads see what is stored now. Writes are steps: once in a call, however often its function runs.
     """
 
-    __slots__ = ("_context", "_engine")
+    __slots__ = ("_records",)
 
-    def __init__(self, engine: "Engine", context: RequestContext) -> None:
-        self._engine = engine
-        self._context = context
+    def __init__(self, records: Records) -> None:
+        self._records = records
 
     @overload
     def get(self, key: str, type: type[T]) -> Coro[T | None]: ...
@@ -172,12 +218,13 @@ class CallerState:
     def get(self, key: str, type: Any = Any, default: Any = None) -> Coro[Any]: ...
     async def get(self, key: str, type: Any = Any, default: Any = None) -> Any:
         """The value as this type, or the default if there is none. Raises StateError if it does not fit the type."""
-        subject = _checked_subject(key)
-        encoded = (await self._values()).get(key)
+        subject, (record, _) = _checked_subject(key), await self._records.read(self._key)
+        encoded = None if record is None else record.values.get(key)
         return default if encoded is None else stored_type(type).decode(encoded, subject)
 
     async def keys(self) -> list[str]:
-        return list(await self._values())
+        record, _ = await self._records.read(self._key)
+        return [] if record is None else list(record.values)
 
     async def set(self, key: str, value: Any) -> None:
         """Store a value: all that a tool may return. Raises StoreFull beyond the quota."""
@@ -194,52 +241,28 @@ class CallerState:
     @overload
     def update(self, key: str, function: Callable[[T | None], T], type: type[T]) -> Coro[T]: ...
     @overload
-    def update(self, key: str, function: Callable[[Any], Any], *, default: Any = None) -> Coro[Any]: ...
-    @overload
-    def update(self, key: str, function: Callable[[Any], Any], type: UnionType, default: Any = None) -> Coro[Any]: ...
-    async def update(self, key: str, function: Callable[[Any], Any], type: Any = Any, default: Any = None) -> Any:
+    def update(self, key: str, function: Function, type: UnionType = ..., default: Any = ...) -> Coro[Any]: ...
+    async def update(self, key: str, function: Function, type: Any = Any, default: Any = None) -> Any:
         """Replace a value by what `function` returns for it, or for the default; gives the new value.
 
         No update of another call is lost: if one comes between, the plain `function` runs again with its outcome.
         """
         subject, type_ = _checked_subject(key), stored_type(type)
+        change = functools.partial(type_.update, key=key, default=default, function=function, subject=subject)
+        updated = await self._change(f"state.update {key}", change)
+        return type_.decode(encode_json(updated), subject)
 
-        def change(values: Values) -> Any:
-            encoded = values.get(key)
-            current = copy.deepcopy(default) if encoded is None else type_.decode(encoded, subject)
-            values[key] = apply_update(function, current, type_, subject)
-            return decode_json(values[key])
+    async def _change(self, name: str, change: Function) -> Any:
+        def find(record: Record | None) -> Record:
+            return Record(self._records.ttl, {} if record is None else record.values, self._records.owner)
 
-        return type_.decode(encode_json(await self._change(f"state.update {key}", change)), subject)
+        return await self._records.change(name, self._key, find, change)
 
-    def _record_key(self) -> str:
-        owner = state_owner(self._context)
-        if owner is None:
-            raise UnknownCaller(UNKNOWN_CALLER)
-        return f"caller-state/{owner}"
-
-    async def _values(self) -> Values:
-        entry = await self._engine.state.get(self._record_key())
-        return _decode_values(None if entry is None else entry.value)
-
-    async def _change(self, name: str, change: Callable[[Values], Any]) -> Any:
-        """Change the values in a step; gives what `change` returns, which is JSON."""
-        engine, key, ttl = self._engine, self._record_key(), default_ttl(self._engine, self._context)
-
-        def change_record_of_caller(current: bytes | None) -> Write[Any]:
-            values = _decode_values(current)
-            result = change(values)
-            return Write(result, _codec.encode(values) if values or current else None, ttl)
-
-        write = functools.partial(change_record, engine, key, change_record_of_caller)
-        return await write_once(engine, self._context, name, write)
-
-
-def _decode_values(data: bytes | None) -> Values:
-    values = {} if data is None else _codec.decode(data)
-    if values is None:
-        raise StateError("ctx.state: another version of dovetail wrote the state of this caller; it is left as it is")
-    return values
+    @property
+    def _key(self) -> str:
+        if self._records.owner is None:
+            raise ToolError(UNKNOWN_CALLER)
+        return f"caller-state/{self._records.owner}"
 
 
 def _checked_subject(key: object) -> str:

@@ -136,14 +136,14 @@ class Context:
         if not self._can_wait:
             raise RuntimeError(CAN_NOT_WAIT.format("state"))
         self._context.uses_state = True
-        return lazy.caller_state.CallerState(self._engine, self._context)
+        return lazy.caller_state.CallerState(lazy.caller_state.Records(self._engine, self._context))
 
     def new_handle(self, value: T, type: "type[T] | None" = None, *, ttl: float | None = None) -> "Coro[Handle[T]]":
         """Store a value and give out its id, for `Handle[T]` parameters; `type` if it is not the value's own class.
 
         It expires `ttl` seconds after its last update, `Server(state_ttl=)` if None.
         """
-        return self._named("new_handle", lazy.handles.new_handle(self._engine, self._context, value, type, ttl))
+        return lazy.handles.new_handle(self.state._records, value, type, ttl)
 
     # ── notifications to the client ──
 

@@ -65,8 +65,8 @@ _SECRET_PATTERNS = (
         rf"\g<1>{REDACTED}",
     ),
     _SecretPattern("eyj", r"(?<![\w-])eyJ[\w-]++\.[\w-]*+\.[\w.-]*+"),  # a JWT
-    # Keys that well-known services mark with a prefix.
-    _SecretPattern("", r"(?<![\w-])(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abeprs]-|AIza)[\w-]{20,}+"),
+    # Keys that well-known services mark with a prefix, and the ids of our handles.
+    _SecretPattern("", r"(?<![\w-])(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abeprs]-|AIza|hdl_)[\w-]{20,}+"),
 )
 
 # `key = value`, `"key": "value"` and `key: value` inside text. The key is matched first, the value only if the key is

@@ -12,7 +12,6 @@ import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -93,42 +92,39 @@ def take_standard_streams() -> PrivateStreams:
     return streams
 
 
-def serve_stdio(
-    engine: Engine, *, owner: Any = None, state: "str | StateBackend | None" = None, timings: Timings = DEFAULT_TIMINGS
-) -> None:
+def serve_stdio(engine: Engine, *, owner: Any = None, state: Any = None, timings: Timings = DEFAULT_TIMINGS) -> None:
     """Serve until the client disconnects or a signal arrives; the lifespan is called with `owner`.
 
-    `state` is the URL of a store, which is opened here, or a backend; without it the environment may name a URL.
+    `state` is the URL of a store, else the environment may name one, else it is memory.
     Stdin and stdout are not restored. Text that a stuck thread, or code after `run()`, prints later must not reach the
     client either; and the client sees at once that the server has ended.
     """
     refuse_nested_run()
-    state = state or os.environ.get(STATE_VARIABLE) or None
-    if not (state is None or isinstance(state, str) or hasattr(state, "claim")):
-        raise SetupError(f'Server.run: state={state!r} is not possible; it must be a URL, such as "sqlite:state.db"')
-    backend = lazy_state.base.open_state(state, engine.info.name) if isinstance(state, str) else state
+    url = state or os.environ.get(STATE_VARIABLE)
+    if url and not isinstance(url, str):
+        raise SetupError(f'Server.run: state={url!r} is not possible; it must be a URL, such as "sqlite:state.db"')
+    main = partial(_run, engine, owner)
+    if url:
+        main = partial(_run_with_state, engine, owner, lazy_state.base.open_state(url, engine.info.name))
     log_to_stderr(engine.redactor)
     streams = take_standard_streams()
     try:
-        main = partial(_run, engine, owner, streams, timings)
-        run_process(main if backend is None else partial(_run_with_state, main, engine, backend, state), engine.threads)
+        run_process(partial(main, streams, timings), engine.threads)
     finally:
         streams.close()
 
 
 async def _run_with_state(
-    main: Callable[[], Awaitable[None]], engine: Engine, backend: "StateBackend", given: "str | StateBackend | None"
+    engine: Engine, owner: Any, state: "StateBackend", streams: PrivateStreams, timings: Timings
 ) -> None:
-    """Run `main` while the engine uses a state backend, which is closed at the end unless it was given."""
-    engine.state = backend
+    engine.state = state
     try:
-        await main()
+        await _run(engine, owner, streams, timings)
     except lazy_state.base.StoreUnavailable as failure:  # when the server starts; later, calls fail
         raise SetupError(f"state ({STATE_VARIABLE}): {failure.message}") from None
     finally:
-        engine.release_state(backend)
-        if backend is not given:
-            await backend.close()
+        engine.release_state(state)
+        await state.close()
 
 
 async def _run(engine: Engine, owner: Any, streams: PrivateStreams, timings: Timings) -> None:
