@@ -1,10 +1,11 @@
-"""A server whose tools use `ctx.state` and handles; as a program it serves stdio."""
+"""A server whose tools use all that a function may use besides its arguments; as a program it serves stdio."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from dovetail import Context, Handle, Server
+from dovetail import Context, Depends, Handle, Server, get_context
 
 SURE = "Sure?"
 
@@ -23,6 +24,10 @@ async def note(key: str, value: str, ctx: Context) -> None:
 
 async def read(key: str, ctx: Context) -> str:
     return await ctx.state.get(key, str, default="-")
+
+
+async def read_count(key: str, ctx: Context) -> int:
+    return await ctx.state.get(key, int, default=0)
 
 
 async def append(key: str, value: str, ctx: Context) -> str:
@@ -67,8 +72,36 @@ async def empty(basket: Handle[Basket]) -> None:
     await basket.delete()
 
 
+def revision() -> str:
+    """Code below a tool that is not given the context."""
+    return get_context().protocol_version
+
+
+async def confirmed(ctx: Context) -> AsyncIterator[bool]:
+    """A dependency that asks, and counts how often it was left."""
+    answer = await ctx.elicit(SURE, bool)
+    yield answer.data is True
+    await ctx.state.update("left", lambda n: n + 1, int, default=0)
+
+
+async def depend(sure: Annotated[bool, Depends(confirmed)], served: Annotated[str, Depends(revision)]) -> str:
+    return f"{sure} {served} {revision()}"
+
+
+async def charge(amount: int, ctx: Context) -> str:
+    """What may be repeated: each run counts."""
+    return f"{amount} {await ctx.state.update('charges', lambda n: n + 1, int, default=0)}"
+
+
+_prices = itertools.count(1)
+
+
+def price(article: str) -> str:
+    return f"{article} {next(_prices)}"
+
+
 TOOLS: tuple[Callable[..., Any], ...] = (
-    note, read, append, forget, keys, count, order, fill, put, look, empty,
+    note, read, read_count, append, forget, keys, count, order, fill, put, look, empty, depend,
 )  # fmt: skip
 
 
@@ -76,6 +109,8 @@ def create_server(**options: Any) -> Server:
     server = Server("stateful", version="1.0.0", **options)
     for tool in TOOLS:
         server.add_tool(tool)
+    server.add_tool(charge, idempotency=True)
+    server.add_tool(price, cache=60, max_result_bytes=200)
     return server
 
 

@@ -1,8 +1,6 @@
 """`ctx.state`: values of a caller that outlive its calls, the same on every revision, transport and store."""
 
 import asyncio
-import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,15 +9,13 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-import official
-import state_program
 from dovetail import Client, Completion, Context, Server, SetupError, StateError, StoreFull, ToolError
 from dovetail.auth import Principal
 from dovetail.state.memory import MEBIBYTE
-from http_serving import Clock, listening, serving
+from http_serving import Clock, serving
 from http_wire import HttpWire, text_of
 from remote_state import RemoteState
-from sdk import HANDSHAKE, every_revision
+from sdk import HANDSHAKE
 from server_requests import MODERN, asking_client, is_input_required, play, retry
 from state_program import SURE, create_server
 from state_stage import KINDS, Stores, WatchedState, identify, known, open_stores, said
@@ -37,64 +33,6 @@ def serving_tool(function: Any, **options: Any) -> Server:
     server = Server("state", **options)
     server.add_tool(function, name="tool")
     return server
-
-
-# ── the same everywhere ──
-
-
-async def converse(client: Client, *, can_ask: bool) -> None:
-    """Twice, in two sessions where there are any: all that the tools offer."""
-
-    async def say(name: str, **arguments: Any) -> str:
-        return (await client.call_tool(name, arguments)).text
-
-    async with client:
-        assert await say("read", key="name") == "-"
-        await say("note", key="name", value="Ada")
-        assert await say("append", key="name", value=" L.") == "Ada L."
-        assert await say("keys") == "name"
-        assert await say("forget", key="name") == "true"
-        assert await say("forget", key="name") == "false"
-    async with client:
-        assert await say("keys") == ""
-        assert [await say("count") for _ in range(3)] == ["1", "2", "3"]
-        basket = await say("fill")
-        assert await say("put", basket=basket, item="second") == "first second"
-    async with client:
-        assert await say("look", basket=basket) == "first second"
-        await say("empty", basket=basket)
-        with pytest.raises(ToolError, match="There is no Basket with this id"):
-            await say("look", basket=basket)
-        if can_ask:
-            for n in (0, 1):
-                before, after, items = (await say("order")).split(" ", 2)
-                assert (int(before), int(after)) == (2 * n + 1, 2 * n + 2)
-                basket = items.split()[-1]
-                assert await say("look", basket=basket) == "first second"
-
-
-@every_revision
-@pytest.mark.parametrize(("way", "kind"), WAYS)
-async def test_state_and_handles_work_everywhere(
-    way: str, kind: str, revision: str, stores: Stores, witness: official.Witness
-) -> None:
-    options: dict[str, Any] = {
-        "protocol_version": revision, "transcript": witness.see, "elicitation_handler": lambda _: True, "timeout": 20,
-    }  # fmt: skip
-    can_ask = revision >= "2025-06-18"
-    if way == "in process":
-        await converse(Client(create_server(), **options), can_ask=can_ask)
-    elif way == "stdio":  # each `async with` is another process
-        env = {**os.environ, "DOVETAIL_STATE": stores.url(kind), "PYTHONPATH": os.pathsep.join(sys.path)}
-        await converse(Client([sys.executable, state_program.__file__], env=env, **options), can_ask=can_ask)
-    else:
-        url = stores.url(kind)
-        server = create_server(auth=lambda token: Principal(subject=token))
-        http_options = server.http_options({"state": url, "public_url": "http://127.0.0.1/mcp"})
-        app = server.asgi(state=url, public_url="http://127.0.0.1/mcp")
-        async with listening(app, msgspec.structs.replace(http_options, port=0)) as root:
-            client = Client(f"{root}/mcp", headers={"Authorization": "Bearer ada"}, **options)
-            await converse(client, can_ask=can_ask)
 
 
 async def test_a_request_that_is_repeated_writes_once() -> None:

@@ -60,7 +60,7 @@ def state_owner(context: RequestContext) -> str | None:
     if principal is not None:
         names = {"user": principal.subject, "client": principal.client, "principal": principal.key}
         kind, name = next(each for each in names.items() if each[1] is not None)
-    elif context.locate is None:  # no network: stdio, or in process
+    elif context.locate is None and context.request.headers is None:  # no network: stdio, or in process
         kind, name = "local", str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
     elif session is not None:
         kind, name = "session", session.id
