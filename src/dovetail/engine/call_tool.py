@@ -311,7 +311,7 @@ def _bind(
     ctx: Context | None = None
     injected: dict[str, Any] = {}
     plan = invocation.dependencies
-    if invocation.takes_context or run_in_context is not None:
+    if invocation.context_names or run_in_context is not None:
         ctx = Context(engine, context, can_wait=invocation.can_wait)
         if invocation.context_names:
             injected = dict.fromkeys(invocation.context_names, ctx)
@@ -326,7 +326,7 @@ def _bind(
         if plan is None:
             work = _run(engine, bound, label, in_thread=invocation.in_thread)
         else:
-            work = lazy.dependencies.start_with_dependencies(engine, context, invocation, bound, label, ctx)
+            work = lazy.dependencies.start_with_dependencies(engine, context, invocation, plan, bound, label, ctx)
     if ctx is None or run_in_context is None or invocation.is_shared:
         return work
     return run_in_context(ctx, work)

@@ -271,7 +271,7 @@ class Context:
             if on_the_loop:
                 raise RuntimeError("ctx.wait would block the event loop; in an async def use await instead")
             raise CallEnded
-        return wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(_await(awaitable), self._loop))
+        return wait_in_thread(awaitable, self._loop)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
         if threading.get_ident() != self._thread:
