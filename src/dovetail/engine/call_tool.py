@@ -234,8 +234,10 @@ def start_function(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Awaitable[Any]:
     """The running function, to be awaited at once; without a wrapper where it needs none."""
-    if invocation.is_direct and (run_in_context is None or invocation.is_shared):
+    if invocation.is_direct:
         work = invocation.function(**arguments)
+        if run_in_context is not None and not invocation.is_shared:
+            work = run_in_context(Context(engine, context), work)
     else:
         work = _bind(engine, context, invocation, arguments, label)
     timeout = engine.options.timeout if invocation.timeout is UNSET else invocation.timeout

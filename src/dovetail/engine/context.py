@@ -77,7 +77,6 @@ class Context:
         self._can_wait = can_wait
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._cancellation = context.cancellation  # made on the loop: two threads might make two
 
     # ── the request ──
 
@@ -126,7 +125,7 @@ class Context:
     @property
     def cancelled(self) -> Cancellation:
         """Check it, await it, or `.wait()` for it in a thread."""
-        return self._cancellation
+        return self._context.cancellation
 
     # ── state ──
 
