@@ -311,24 +311,19 @@ def _bind(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Coroutine[Any, Any, Any]:
     ctx: Context | None = None
-    injected: dict[str, Any] = {}
-    plan = invocation.dependencies
     if invocation.context_names or run_in_context is not None:
         ctx = Context(engine, context, can_wait=invocation.can_wait)
-        if invocation.context_names:
-            injected = dict.fromkeys(invocation.context_names, ctx)
+    injected = dict.fromkeys(invocation.context_names, ctx)
+    plan = invocation.dependencies
     if invocation.is_async and invocation.by_name and plan is None:
         work: Coroutine[Any, Any, Any] = invocation.function(**arguments, **injected)
-    elif invocation.is_async and plan is None:
-        work = invocation.function(arguments, **injected)
     else:
-        given = arguments if invocation.by_name else {}
-        first = () if invocation.by_name else (arguments,)
+        first, given = ((), arguments) if invocation.by_name else ((arguments,), {})
         bound = functools.partial(invocation.function, *first, **given, **injected)
-        if plan is None:
-            work = _run(engine, bound, label, in_thread=invocation.in_thread)
-        else:
+        if plan is not None:
             work = lazy.dependencies.start_with_dependencies(engine, context, invocation, plan, bound, label, ctx)
+        else:
+            work = bound() if invocation.is_async else _run(engine, bound, label, in_thread=invocation.in_thread)
     if ctx is None or run_in_context is None or invocation.is_shared:
         return work
     return run_in_context(ctx, work)

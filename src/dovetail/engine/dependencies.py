@@ -44,8 +44,7 @@ def start_with_dependencies(
     if invocation.is_async:
         return Scope(values, ctx, ctx, label, workers=engine.threads).run(plan.dependencies, call)
     if not invocation.in_thread:
-        async_ctx = None if ctx is None else Context(engine, context)
-        return Scope(values, ctx, async_ctx, label).run(plan.dependencies, call)
+        return Scope(values, ctx, ctx and Context(engine, context), label).run(plan.dependencies, call)
     scope = Scope(values, ctx, ctx, label, loop=asyncio.get_running_loop())
     in_thread = partial(engine.threads.run, lambda: _run_to_end(scope.run(plan.late, call)), label=label)
     return Scope(values, ctx, ctx, label).run(plan.early, in_thread) if plan.early else in_thread()
@@ -99,7 +98,6 @@ class Scope(msgspec.Struct, eq=False):
         return value
 
     async def _wait(self, work: Awaitable[Any], *, to_the_end: bool = False) -> Any:
-        """Wait for asynchronous work: in a thread by blocking it."""
         return await work if self.loop is None else wait_in_thread(work, self.loop, to_the_end=to_the_end)
 
     def _enter(self, each: Dependency, arguments: dict[str, Any]) -> Any:
@@ -161,7 +159,6 @@ def _leave(node: Node, generator: Any, raised: Raised) -> Raised:
         return raised
     except BaseException as error:
         return error
-    generator.close()
     return RuntimeError(f"{node.name} yielded a second time; a dependency yields one value")
 
 
@@ -172,5 +169,4 @@ async def _leave_async(node: Node, generator: Any, raised: Raised) -> Raised:
         return raised
     except BaseException as error:
         return error
-    await generator.aclose()
     return RuntimeError(f"{node.name} yielded a second time; a dependency yields one value")

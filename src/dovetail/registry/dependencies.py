@@ -117,8 +117,7 @@ def read_depends(
         raise SetupError(f"{where}: Depends is not called; write Depends(function)")
     if getattr(given, "scopes", None):
         raise SetupError(f"{where}: the scopes of Security(…) are not checked here; name them in scopes= of the tool")
-    function = given.dependency
-    if function is None:
+    if (function := given.dependency) is None:
         function = bare_type(annotation, where)
         if not inspect.isclass(function) or function is inspect.Parameter.empty:
             raise SetupError(f"{where}: Depends() needs a class as annotation; or name a function, Depends(function)")
@@ -132,19 +131,18 @@ def _read_node(function: Any, is_shared: bool, where: str, injectable: type | No
     where = f"{where}: dependency {name}"
     if function in chain:
         raise SetupError(f"{where} depends on itself; break the cycle")
-    signature = read_signature(function, where, injectable, open_ended=True, chain=(*chain, function))
-    for each, _ in signature.others:
+    signature = read_signature(function, where, injectable, chain=(*chain, function))
+    for each, _, here in signature.others:
         if each.default is each.empty or is_field(each.default):
             fix = "is Context or Depends(…), or has a plain default; let the tool take what the client sends"
-            raise SetupError(f"{where}, parameter {each.name}: a parameter of a dependency {fix}")
+            raise SetupError(f"{here}: a parameter of a dependency {fix}")
     called = outermost(function)
-    is_async_generator = inspect.isasyncgenfunction(called)
     return Node(
         function=function,
         name=name,
         is_shared=is_shared,
-        is_async=is_async_generator or inspect.iscoroutinefunction(called),
-        is_generator=is_async_generator or inspect.isgeneratorfunction(called),
+        is_async=inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called),
+        is_generator=inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called),
         context_names=tuple(signature.injected),
         nodes=signature.depends,
     )

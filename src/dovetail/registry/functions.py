@@ -148,14 +148,9 @@ def inspect_function(
         where=where,
         summary=summary,
         is_async=inspect.iscoroutinefunction(outermost(function)),
-        parameters=tuple(
-            _parameter(declared, annotation, descriptions.get(declared.name), f"{where}, parameter {declared.name}")
-            for declared, annotation in signature.others
-        ),
+        parameters=tuple(_parameter(*each, descriptions) for each in signature.others),
         injected=tuple(signature.injected),
-        returns=signature.namespace.resolve(
-            inspect.signature(function).return_annotation, f"{where}, return annotation"
-        ),
+        returns=signature.returns,
         dependencies=registry.dependencies.Plan.compile(signature.depends) if signature.depends else None,
     )
 
@@ -163,25 +158,25 @@ def inspect_function(
 class Signature(msgspec.Struct):
     """The parameters of a function, by who fills them."""
 
-    namespace: "_Namespace"
     injected: list[str] = []
     depends: "dict[str, Node]" = {}
-    others: list[tuple[inspect.Parameter, Any]] = []  # with their annotations, resolved
+    others: list[tuple[inspect.Parameter, Any, str]] = []  # with their annotations, and for error messages
+    returns: Any = inspect.Signature.empty
 
 
 def read_signature(
-    function: Any, where: str, injectable: type | None, *, open_ended: bool, chain: tuple[Any, ...] = ()
+    function: Any, where: str, injectable: type | None, *, open_ended: bool = False, chain: tuple[Any, ...] = ()
 ) -> Signature:
-    """Read a signature; `chain` holds the functions that need this one to fill a parameter."""
+    """Read a signature; that of a dependency if there is a `chain`, of functions that lead to it and itself."""
     inner, bound = innermost(function)
     try:
-        parameters = inspect.signature(function).parameters.values()
+        signature = inspect.signature(function)
     except (ValueError, TypeError, NameError) as error:
         raise SetupError(f"{where}: its signature can't be read ({error}); wrap it in a def with annotations") from None
     namespace = _Namespace(inner.__init__ if inspect.isclass(inner) else inner)
-    read = Signature(namespace)
-    for declared in parameters:
-        if declared.name in bound or (open_ended and declared.kind in _OPEN_KINDS):
+    read = Signature()
+    for declared in signature.parameters.values():
+        if declared.name in bound or ((open_ended or chain) and declared.kind in _OPEN_KINDS):
             continue
         here = f"{where}, parameter {declared.name}"
         _refuse_kind(declared, inner, here)
@@ -192,14 +187,15 @@ def read_signature(
                 raise
             annotation = declared.empty  # of a dependency that does without it, maybe from another library
         if found := _find_depends(annotation, declared.default, here):
-            node = registry.dependencies.read_depends(found, annotation, here, injectable, chain)
-            read.depends[declared.name] = node
+            read.depends[declared.name] = registry.dependencies.read_depends(found, annotation, here, injectable, chain)
         elif injectable is not None and _is_injected(annotation, injectable, here):
             read.injected.append(declared.name)
         elif injectable is not None and declared.name == "ctx" and annotation is inspect.Parameter.empty:
             raise SetupError(f"{here}: write ctx: {injectable.__name__} to have it passed in, or rename the parameter")
         else:
-            read.others.append((declared, annotation))
+            read.others.append((declared, annotation, here))
+    if not chain:
+        read.returns = namespace.resolve(signature.return_annotation, f"{where}, return annotation")
     return read
 
 
@@ -211,7 +207,7 @@ def _find_depends(annotation: Any, default: Any, where: str) -> list[Any]:
     return [each for each in (*metadata, default) if is_depends(each)]
 
 
-def _parameter(declared: inspect.Parameter, annotation: Any, description: str | None, where: str) -> Parameter:
+def _parameter(declared: inspect.Parameter, annotation: Any, where: str, descriptions: Mapping[str, str]) -> Parameter:
     """One parameter; `x: int = Field(5, ge=1)` means the same as `x: Annotated[int, Field(ge=1)] = 5`."""
     annotation = Any if annotation is inspect.Parameter.empty else annotation
     default: Any = NODEFAULT if declared.default is inspect.Parameter.empty else declared.default
@@ -221,7 +217,7 @@ def _parameter(declared: inspect.Parameter, annotation: Any, description: str | 
         default = NODEFAULT
     if default is NODEFAULT and get_origin(annotation) is Annotated:
         default, factory = default_of(annotation.__metadata__, where)
-    return Parameter(declared.name, annotation, default, description, factory)
+    return Parameter(declared.name, annotation, default, descriptions.get(declared.name), factory)
 
 
 def innermost(function: Any) -> tuple[Any, frozenset[str]]:
