@@ -17,7 +17,7 @@ from dovetail import registry
 from dovetail.engine.concurrency import DONE
 from dovetail.engine.request_context import Cancellation, RequestContext, server_requests_of
 from dovetail.engine.subscriptions import Change
-from dovetail.engine.threads import CallEnded, call_has_ended, wait_in_thread
+from dovetail.engine.threads import CallEnded, wait_in_thread
 from dovetail.errors import ToolError, Unauthorized
 from dovetail.protocol import capabilities, jsonrpc
 from dovetail.protocol.jsonrpc import encode
@@ -263,13 +263,10 @@ class Context:
         """
         if awaitable is DONE:
             return None  # type: ignore[return-value]
-        on_the_loop = threading.get_ident() == self._thread
-        if on_the_loop or call_has_ended():
+        if threading.get_ident() == self._thread:
             if isinstance(awaitable, Coroutine):
                 awaitable.close()  # else it would warn that it was never awaited
-            if on_the_loop:
-                raise RuntimeError("ctx.wait would block the event loop; in an async def use await instead")
-            raise CallEnded
+            raise RuntimeError("ctx.wait would block the event loop; in an async def use await instead")
         return wait_in_thread(awaitable, self._loop)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:

@@ -13,7 +13,7 @@ import contextvars
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -386,6 +386,8 @@ def wait_in_thread(awaitable: Awaitable[T], loop: asyncio.AbstractEventLoop, *, 
     """
     job = None if to_the_end else this_thread.job  # None too in a thread that is not ours
     if job is not None and job.abandoned:
+        if isinstance(awaitable, Coroutine):
+            awaitable.close()  # else it would warn that it was never awaited
         raise CallEnded
     waiting = WaitingThread(job)
     token = waiting_thread.set(waiting)
