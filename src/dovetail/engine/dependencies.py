@@ -6,7 +6,7 @@ Asynchronous dependencies run on the loop, in the task of the call, and end with
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,8 @@ class Scope(msgspec.Struct, eq=False):
                     arguments |= dict.fromkeys(node.context_names, self.async_ctx if node.is_async else self.ctx)
                 if node.is_async:
                     made = node.function(**arguments)
-                    value = await self._wait(self._enter_async(each, made) if node.is_generator else made)
+                    work = self._enter_async(each, made) if node.is_generator else made
+                    value = await work if self.loop is None else wait_in_thread(work, self.loop)
                 elif self.workers is None:
                     value = self._enter(each, arguments)
                 else:
@@ -88,7 +89,7 @@ class Scope(msgspec.Struct, eq=False):
                 values[each.index] = value
             value = call()
             if inspect.isawaitable(value):  # also of a `def`: a decorator may have made it of an `async def`
-                value = await self._wait(value)
+                value = await value if self.loop is None else wait_in_thread(value, self.loop)
         except BaseException as raised:
             if self.entered:
                 await self._leave_all(dependencies, raised)
@@ -96,9 +97,6 @@ class Scope(msgspec.Struct, eq=False):
         if self.entered:
             await self._leave_all(dependencies, None)
         return value
-
-    async def _wait(self, work: Awaitable[Any], *, to_the_end: bool = False) -> Any:
-        return await work if self.loop is None else wait_in_thread(work, self.loop, to_the_end=to_the_end)
 
     def _enter(self, each: Dependency, arguments: dict[str, Any]) -> Any:
         value = made = each.node.function(**arguments)
@@ -138,7 +136,8 @@ class Scope(msgspec.Struct, eq=False):
 
     async def _leave(self, node: Node, generator: Any, raised: Raised) -> Raised:
         if node.is_async:
-            return await self._wait(_leave_async(node, generator, raised), to_the_end=True)  # type: ignore[no-any-return]
+            work = _leave_async(node, generator, raised)
+            return await work if self.loop is None else wait_in_thread(work, self.loop, to_the_end=True)
         leave = partial(_leave, node, generator, raised)
         if self.workers is None:
             return leave()
