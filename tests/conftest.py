@@ -15,7 +15,6 @@ import browser
 import nodejs
 import official
 import stores
-from dovetail.engine import call_tool
 from official import Watch
 
 settings.register_profile("dovetail", deadline=None)  # two busy cores make any single example slow
@@ -41,12 +40,6 @@ def witness() -> Iterator[official.Witness]:
     witness = official.Witness()
     yield witness
     witness.assert_clean()
-
-
-@pytest.fixture
-def without_current_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls as on a server that never imports `get_context`, though another test of this process may have."""
-    monkeypatch.setattr(call_tool, "run_in_context", None)
 
 
 def pytest_report_header() -> str:

@@ -11,13 +11,18 @@ from typing import Any
 import dovetail
 
 PACKAGE = str(Path(dovetail.__file__).parent)
+GET_CONTEXT = str(Path(PACKAGE, "engine", "current_context.py"))  # of all calls, once a test has imported it
+
+
+def is_own(code: CodeType) -> bool:
+    return code.co_filename.startswith(PACKAGE) and code.co_filename != GET_CONTEXT
 
 
 def own_frames(frame: FrameType | None) -> list[str]:
     """The functions of our package on the stack, outermost first."""
     names: list[str] = []
     while frame is not None:
-        if frame.f_code.co_filename.startswith(PACKAGE):
+        if is_own(frame.f_code):
             names.append(frame.f_code.co_name)
         frame = frame.f_back
     return names[::-1]
@@ -42,7 +47,7 @@ def places_visited() -> Iterator[set[tuple[str, str, int]]]:
 @contextmanager
 def _profiled(note: Callable[[CodeType], None]) -> Iterator[None]:
     def profile(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+        if event == "call" and is_own(frame.f_code):
             note(frame.f_code)
 
     sys.setprofile(profile)

@@ -1,6 +1,8 @@
 """`get_context()`: the same `Context` in all code below a call, and none outside."""
 
 import asyncio
+import subprocess
+import sys
 from typing import Annotated, Any
 
 import pytest
@@ -110,3 +112,37 @@ async def test_there_is_none_outside_of_a_call() -> None:
         assert (await client.call_tool("nested")).text == "true"
         with pytest.raises(LookupError):
             get_context()
+
+
+LATE = """
+import asyncio, sys
+import dovetail
+
+server = dovetail.Server("late")
+
+@server.tool
+async def awaited_by() -> str:
+    return sys._getframe(1).f_code.co_name
+
+@server.tool
+async def late() -> str:
+    return dovetail.get_context().protocol_version
+
+async def main() -> None:
+    async with dovetail.Client(server) as client:
+        for name in ("awaited_by", "late", "late", "awaited_by"):
+            print((await client.call_tool(name, raise_on_error=False)).text)
+
+asyncio.run(main())
+"""
+
+
+def test_a_call_pays_for_it_only_once_it_is_imported() -> None:
+    """In a process of its own. A call that imports it began without it, and is told so."""
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=True, timeout=60)
+    before, first, second, after = done.stdout.splitlines()
+    assert before == "call_tool"
+    assert "LookupError: get_context: no call runs here" in first
+    assert "import it at the top of a module" in first
+    assert second == "2026-07-28"
+    assert after != "call_tool"

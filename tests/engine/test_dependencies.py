@@ -363,8 +363,10 @@ async def test_a_call_that_is_stopped_is_cleaned_up(style: str, way: str) -> Non
             assert stage.events[-4:] == saw
 
 
+@pytest.mark.parametrize("kind", ["generator", "function"])
 @pytest.mark.parametrize("style", ["async", "thread"])
-async def test_what_is_opened_after_the_end_of_a_call_is_left_at_once(style: str) -> None:
+async def test_what_is_opened_after_the_end_of_a_call_is_left_at_once(style: str, kind: str) -> None:
+    """And the function, which waited for it, does not run."""
     stage = Stage()
     entered, released = threading.Event(), threading.Event()
 
@@ -377,7 +379,20 @@ async def test_what_is_opened_after_the_end_of_a_call_is_left_at_once(style: str
             stage.note(f"saw {type(error).__name__}")
             raise
 
-    def tool(db: Annotated[str, Depends(slow)]) -> None:
+    def slow_function() -> str:
+        entered.set()
+        released.wait(10)
+        return "opened"
+
+    def last() -> Iterator[None]:
+        try:
+            yield
+        finally:
+            stage.note("left")
+
+    dependency = slow if kind == "generator" else slow_function
+
+    def tool(a: Annotated[None, Depends(last)], db: Annotated[str, Depends(dependency)]) -> None:
         stage.note("never")
 
     register(stage.server, style, tool)
@@ -388,8 +403,27 @@ async def test_what_is_opened_after_the_end_of_a_call_is_left_at_once(style: str
         await asyncio.wait([call])
         await client.list_tools()  # the server has heard of it
         released.set()
-        await until(lambda: bool(stage.events))
-    assert stage.events == ["saw CallEnded"]
+        ends = ["left", "saw CallEnded"] if kind == "generator" else ["left"]
+        await until(lambda: sorted(stage.events) == ends)
+        await until(lambda: stage.server.engine.threads.stuck == 0)
+    assert sorted(stage.events) == ends
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_end_of_a_def_generator_runs_even_if_no_thread_can_be_had(fails: bool) -> None:
+    stage = Stage()
+
+    def tool(db: Annotated[str, Depends(stage.wire())]) -> str:
+        stage.server.engine.threads.close()  # as at the end of a server, while this call still runs
+        if fails:
+            raise ToolError("the tool failed")
+        return db
+
+    register(stage.server, "async", tool)
+    async with Client(stage.server) as client:
+        text = (await client.call_tool("tool", raise_on_error=False)).text
+    assert text == ("the tool failed" if fails else "cpsx")
+    assert stage.events[-1] == "pool closed"
 
 
 # ── questions ──
@@ -477,6 +511,12 @@ async def test_tests_replace_dependencies_of_any_depth(style: str) -> None:
         assert (await client.call_tool("tool")).text == "cp(c 20 20)x"
         stage.server.dependency_overrides[session] = lambda: "fake"
         assert (await client.call_tool("tool")).text == "fake"
+
+        def wrapper(real: Annotated[str, Depends(session)]) -> str:
+            return f"wrapped {real}"
+
+        stage.server.dependency_overrides[session] = wrapper
+        assert (await client.call_tool("tool")).text == "wrapped cp(c 20 20)x"
         stage.server.dependency_overrides[session] = lambda needed: "fake"
         text = (await client.call_tool("tool", raise_on_error=False)).text
         assert "SetupError: tool tool" in text

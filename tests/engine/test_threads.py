@@ -241,7 +241,7 @@ class Waiter:
     def __call__(self) -> None:
         for _ in range(2):  # the second one does not even start
             try:
-                wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(self.work(), self.loop))
+                wait_in_thread(self.work(), self.loop)
             except BaseException as error:
                 self.outcomes.append(error)
 
@@ -281,7 +281,7 @@ class Question:
         return "answer"
 
     def __call__(self) -> str:
-        return wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(self._wait(), self._loop))
+        return wait_in_thread(self._wait(), self._loop)
 
 
 async def test_while_some_wait_for_an_answer_others_run_but_only_so_many_lend_their_slot() -> None:

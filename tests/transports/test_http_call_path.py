@@ -17,7 +17,6 @@ from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http11.protocol import ServerState
 from http_wire import mirrored, modern
 
-pytestmark = pytest.mark.usefixtures("without_current_context")
 CALL = {"name": "add", "arguments": {"a": 1, "b": 2}}
 FRAMES = 7  # of ours, from the app to the user's function
 SESSION, INFO = "2025-11-25", {"name": "c", "version": "1"}

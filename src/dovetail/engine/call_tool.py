@@ -234,8 +234,10 @@ def start_function(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Awaitable[Any]:
     """The running function, to be awaited at once; without a wrapper where it needs none."""
-    if invocation.is_direct and (run_in_context is None or invocation.is_shared):
+    if invocation.is_direct:
         work = invocation.function(**arguments)
+        if run_in_context is not None and not invocation.is_shared:
+            work = run_in_context(Context(engine, context), work)
     else:
         work = _bind(engine, context, invocation, arguments, label)
     timeout = engine.options.timeout if invocation.timeout is UNSET else invocation.timeout
@@ -309,24 +311,19 @@ def _bind(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Coroutine[Any, Any, Any]:
     ctx: Context | None = None
-    injected: dict[str, Any] = {}
-    plan = invocation.dependencies
-    if invocation.takes_context or run_in_context is not None:
+    if invocation.context_names or run_in_context is not None:
         ctx = Context(engine, context, can_wait=invocation.can_wait)
-        if invocation.context_names:
-            injected = dict.fromkeys(invocation.context_names, ctx)
+    injected = dict.fromkeys(invocation.context_names, ctx)
+    plan = invocation.dependencies
     if invocation.is_async and invocation.by_name and plan is None:
         work: Coroutine[Any, Any, Any] = invocation.function(**arguments, **injected)
-    elif invocation.is_async and plan is None:
-        work = invocation.function(arguments, **injected)
     else:
-        given = arguments if invocation.by_name else {}
-        first = () if invocation.by_name else (arguments,)
+        first, given = ((), arguments) if invocation.by_name else ((arguments,), {})
         bound = functools.partial(invocation.function, *first, **given, **injected)
-        if plan is None:
-            work = _run(engine, bound, label, in_thread=invocation.in_thread)
+        if plan is not None:
+            work = lazy.dependencies.start_with_dependencies(engine, context, invocation, plan, bound, label, ctx)
         else:
-            work = lazy.dependencies.start_with_dependencies(engine, context, invocation, bound, label, ctx)
+            work = bound() if invocation.is_async else _run(engine, bound, label, in_thread=invocation.in_thread)
     if ctx is None or run_in_context is None or invocation.is_shared:
         return work
     return run_in_context(ctx, work)

@@ -17,7 +17,7 @@ from dovetail import registry
 from dovetail.engine.concurrency import DONE
 from dovetail.engine.request_context import Cancellation, RequestContext, server_requests_of
 from dovetail.engine.subscriptions import Change
-from dovetail.engine.threads import CallEnded, call_has_ended, wait_in_thread
+from dovetail.engine.threads import CallEnded, wait_in_thread
 from dovetail.errors import ToolError, Unauthorized
 from dovetail.protocol import capabilities, jsonrpc
 from dovetail.protocol.jsonrpc import encode
@@ -77,7 +77,6 @@ class Context:
         self._can_wait = can_wait
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._cancellation = context.cancellation  # made on the loop: two threads might make two
 
     # ── the request ──
 
@@ -126,7 +125,7 @@ class Context:
     @property
     def cancelled(self) -> Cancellation:
         """Check it, await it, or `.wait()` for it in a thread."""
-        return self._cancellation
+        return self._context.cancellation
 
     # ── state ──
 
@@ -264,14 +263,11 @@ class Context:
         """
         if awaitable is DONE:
             return None  # type: ignore[return-value]
-        on_the_loop = threading.get_ident() == self._thread
-        if on_the_loop or call_has_ended():
+        if threading.get_ident() == self._thread:
             if isinstance(awaitable, Coroutine):
                 awaitable.close()  # else it would warn that it was never awaited
-            if on_the_loop:
-                raise RuntimeError("ctx.wait would block the event loop; in an async def use await instead")
-            raise CallEnded
-        return wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(_await(awaitable), self._loop))
+            raise RuntimeError("ctx.wait would block the event loop; in an async def use await instead")
+        return wait_in_thread(awaitable, self._loop)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
         if threading.get_ident() != self._thread:

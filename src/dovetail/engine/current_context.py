@@ -17,9 +17,10 @@ def get_context() -> Context:
     ctx = _current.get()
     if ctx is None:
         raise LookupError(
-            "get_context: no call runs here. It works below a tool, prompt, resource or completion, also in their "
-            "tasks and in asyncio.to_thread, unless the results of a tool are for all callers (cache_shared=True); "
-            "pass values to code that runs at other times, and to threads of your own"
+            "get_context: no call runs here, or it began before get_context was first imported: import it at the top "
+            "of a module. It works below a tool, prompt, resource or completion, also in their tasks and in "
+            "asyncio.to_thread, unless the results of a tool are for all callers (cache_shared=True); pass values to "
+            "code that runs at other times, and to threads of your own"
         )
     return ctx
 

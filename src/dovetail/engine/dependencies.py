@@ -6,82 +6,90 @@ Asynchronous dependencies run on the loop, in the task of the call, and end with
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dovetail.engine.context import Context
 from dovetail.engine.request_context import RequestContext
-from dovetail.engine.threads import CallEnded, call_has_ended, finish_in_thread, wait_in_thread
-from dovetail.registry.dependencies import Dependency
+from dovetail.engine.threads import CallEnded, ThreadPool, call_has_ended, wait_in_thread
+from dovetail.errors import Busy
+from dovetail.registry.dependencies import Dependency, Node, Plan
 from dovetail.registry.functions import Invocation
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
-T = TypeVar("T")
 Raised = BaseException | None  # by the function, or by a dependency that was left before
 
-NO_VALUE = "ended without a yield; a dependency yields one value"
-SECOND_VALUE = "yielded a second time; a dependency yields one value"
+NO_VALUE = object()
 
 
 def start_with_dependencies(
-    engine: "Engine", context: RequestContext, invocation: Invocation, bound: Callable[..., Any], label: str,
-    ctx: Context | None,
+    engine: "Engine", context: RequestContext, invocation: Invocation, plan: Plan, bound: Callable[..., Any],
+    label: str, ctx: Context | None,
 ) -> Coroutine[Any, Any, Any]:  # fmt: skip
     """The running function, which has its arguments and lacks the values of its dependencies."""
-    plan = invocation.dependencies
-    assert plan is not None
     if engine.dependency_overrides:
-        plan = plan.overridden(engine.dependency_overrides)
-        ctx = ctx or Context(engine, context, can_wait=invocation.can_wait)
-    values: list[Any] = [None] * len(plan.dependencies)
-    names = plan.names.items()
+        plan = plan.overridden(engine.dependency_overrides, label, Context)
+    if ctx is None and plan.takes_context:
+        ctx = Context(engine, context, can_wait=invocation.can_wait)
+    names, values = plan.names.items(), [None] * len(plan.dependencies)
+
+    def call() -> Any:
+        return bound(**{name: values[index] for name, index in names})
+
     if invocation.is_async:
-        scope: Scope = WorkerScope(values, ctx, ctx, {}, engine, label)
-        return scope.run(plan.dependencies, lambda: bound(**{name: values[index] for name, index in names}))
+        return Scope(values, ctx, ctx, label, workers=engine.threads).run(plan.dependencies, call)
     if not invocation.in_thread:
-        scope = Scope(values, ctx, ctx and Context(engine, context), {})
-        return scope.run(plan.dependencies, partial(scope.call, bound, names))
-    loop = asyncio.get_running_loop()
-
-    def in_thread() -> Any:
-        scope = ThreadScope(values, ctx, ctx, {}, loop)
-        return _run_to_end(scope.run(plan.late, partial(scope.call, bound, names)))
-
-    return Scope(values, ctx, ctx, {}).run(plan.early, partial(engine.threads.run, in_thread, label=label))
+        return Scope(values, ctx, ctx and Context(engine, context), label).run(plan.dependencies, call)
+    scope = Scope(values, ctx, ctx, label, loop=asyncio.get_running_loop())
+    in_thread = partial(engine.threads.run, lambda: _run_to_end(scope.run(plan.late, call)), label=label)
+    return Scope(values, ctx, ctx, label).run(plan.early, in_thread) if plan.early else in_thread()
 
 
-def _run_to_end(work: Coroutine[Any, Any, T]) -> T:
+def _run_to_end(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine that never suspends: all that it waits for blocks this thread."""
     try:
         work.send(None)
     except StopIteration as returned:
-        return returned.value  # type: ignore[no-any-return]
+        return returned.value
     raise RuntimeError("a dependency has suspended in a thread")
 
 
 class Scope(msgspec.Struct, eq=False):
-    """Dependencies that run here, on the loop; those that are `def` block it, as their function does."""
+    """Dependencies from when they are entered until they are left, and where that happens."""
 
     values: list[Any]  # of all dependencies
     ctx: Context | None  # if one of them takes it
     async_ctx: Context | None  # which can wait, if `ctx` is that of a `def` on the loop
-    entered: dict[int, Any]  # generators by the index of their value, until they are left
+    label: str
+    workers: ThreadPool | None = None  # run those that are `def`, else they run here
+    loop: asyncio.AbstractEventLoop | None = None  # runs those that are asynchronous, else they run here
+    entered: dict[int, Any] = {}  # generators by the index of their value, until they are left
 
-    async def run(self, dependencies: tuple[Dependency, ...], call: Callable[[], Awaitable[T]]) -> T:
+    async def run(self, dependencies: tuple[Dependency, ...], call: Callable[[], Any]) -> Any:
         values = self.values
         try:
             for each in dependencies:
+                node = each.node
                 arguments: dict[str, Any] = {name: values[index] for name, index in each.needs} if each.needs else {}
-                if each.context_names:
-                    arguments |= dict.fromkeys(each.context_names, self.async_ctx if each.is_async else self.ctx)
-                enter = self.enter_async if each.is_async else self.enter
-                values[each.index] = await enter(each, arguments)
-            value = await call()
+                if node.context_names:
+                    arguments |= dict.fromkeys(node.context_names, self.async_ctx if node.is_async else self.ctx)
+                if node.is_async:
+                    made = node.function(**arguments)
+                    work = self._enter_async(each, made) if node.is_generator else made
+                    value = await work if self.loop is None else wait_in_thread(work, self.loop)
+                elif self.workers is None:
+                    value = self._enter(each, arguments)
+                else:
+                    value = await self.workers.run(partial(self._enter, each, arguments), label=self.label)
+                values[each.index] = value
+            value = call()
+            if inspect.isawaitable(value):  # also of a `def`: a decorator may have made it of an `async def`
+                value = await value if self.loop is None else wait_in_thread(value, self.loop)
         except BaseException as raised:
             if self.entered:
                 await self._leave_all(dependencies, raised)
@@ -90,124 +98,74 @@ class Scope(msgspec.Struct, eq=False):
             await self._leave_all(dependencies, None)
         return value
 
-    async def call(self, bound: Callable[..., Any], names: Iterable[tuple[str, int]]) -> Any:
-        """Call a `def` function; a decorator may have made it one that returns a coroutine."""
-        value = bound(**{name: self.values[index] for name, index in names})
-        return await self.wait(value) if inspect.isawaitable(value) else value
+    def _enter(self, each: Dependency, arguments: dict[str, Any]) -> Any:
+        value = made = each.node.function(**arguments)
+        if each.node.is_generator:
+            value = self._entered(each, made, next(made, NO_VALUE))
+        if call_has_ended():  # checked only now: else the call might have left all others before this one was there
+            if self.entered.pop(each.index, None) is not None:
+                _leave(each.node, made, CallEnded())
+            raise CallEnded
+        return value
+
+    async def _enter_async(self, each: Dependency, generator: Any) -> Any:
+        return self._entered(each, generator, await anext(generator, NO_VALUE))
+
+    def _entered(self, each: Dependency, generator: Any, value: Any) -> Any:
+        if value is NO_VALUE:
+            raise RuntimeError(f"{each.node.name} ended without a yield; a dependency yields one value")
+        self.entered[each.index] = generator
+        return value
 
     async def _leave_all(self, dependencies: tuple[Dependency, ...], raised: Raised) -> None:
         """Leave all generators, each with the exception that is on its way; raises one that replaces `raised`."""
-        failure = raised
+        failure, frames = raised, None if raised is None else raised.__traceback__
         try:
-            for each in reversed(dependencies) if self.entered else ():
+            for each in reversed(dependencies):
                 if (generator := self.entered.pop(each.index, None)) is not None:
-                    frames = None if failure is None else failure.__traceback__
                     try:
-                        result = await (self.leave_async if each.is_async else self.leave)(each, generator, failure)
-                    except BaseException as error:  # no thread for it, or the call was cancelled meanwhile
-                        result = error
-                    if result is failure is not None:
-                        failure.__traceback__ = frames  # without those of the generator
-                    failure = result
+                        failure = await self._leave(each.node, generator, failure)
+                    except BaseException as error:  # the call was cancelled meanwhile
+                        failure = error
+            if raised is not None:
+                raised.__traceback__ = frames  # without those of the generators
             if failure is not raised and failure is not None:
                 raise failure
         finally:
             del failure, raised  # whose tracebacks hold this frame
 
-    # ── `def` dependencies ──
-
-    async def enter(self, dependency: Dependency, arguments: dict[str, Any]) -> Any:
-        return self._enter(dependency, arguments)
-
-    async def leave(self, dependency: Dependency, generator: Any, raised: Raised) -> Raised:
-        return self._leave(dependency, generator, raised)
-
-    def _enter(self, dependency: Dependency, arguments: dict[str, Any]) -> Any:
-        made = dependency.function(**arguments)
-        if not dependency.is_generator:
-            return made
-        try:
-            value = next(made)
-        except StopIteration:
-            raise RuntimeError(f"{dependency.name} {NO_VALUE}") from None
-        self.entered[dependency.index] = made
-        if call_has_ended():  # checked only now: else the call might have left all others before this one was there
-            if self.entered.pop(dependency.index, None) is not None:
-                self._leave(dependency, made, CallEnded())
-            raise CallEnded
-        return value
-
-    def _leave(self, dependency: Dependency, generator: Any, raised: Raised) -> Raised:
-        """Run what follows the `yield`; returns the exception that goes on from there."""
-        try:
-            if raised is None:
-                next(generator)
-            else:
-                generator.throw(raised)
-        except StopIteration:
-            return raised
-        except BaseException as error:
-            return error
-        generator.close()
-        return RuntimeError(f"{dependency.name} {SECOND_VALUE}")
-
-    # ── asynchronous dependencies ──
-
-    async def wait(self, work: Awaitable[T]) -> T:
-        return await work
-
-    def enter_async(self, dependency: Dependency, arguments: dict[str, Any]) -> Awaitable[Any]:
-        made = dependency.function(**arguments)
-        return self._first_value(dependency, made) if dependency.is_generator else made
-
-    async def _first_value(self, dependency: Dependency, generator: Any) -> Any:
-        try:
-            value = await anext(generator)
-        except StopAsyncIteration:
-            raise RuntimeError(f"{dependency.name} {NO_VALUE}") from None
-        self.entered[dependency.index] = generator
-        return value
-
-    async def leave_async(self, dependency: Dependency, generator: Any, raised: Raised) -> Raised:
-        try:
-            await (anext(generator) if raised is None else generator.athrow(raised))
-        except StopAsyncIteration:
-            return raised
-        except BaseException as error:
-            return error
-        await generator.aclose()
-        return RuntimeError(f"{dependency.name} {SECOND_VALUE}")
+    async def _leave(self, node: Node, generator: Any, raised: Raised) -> Raised:
+        if node.is_async:
+            work = _leave_async(node, generator, raised)
+            return await work if self.loop is None else wait_in_thread(work, self.loop, to_the_end=True)
+        leave = partial(_leave, node, generator, raised)
+        if self.workers is None:
+            return leave()
+        try:  # shielded: a second cancellation might remove it from the queue
+            return await asyncio.shield(self.workers.run(leave, label=self.label))
+        except Busy:  # no thread can be had: it had better block the loop than never run
+            return leave()
 
 
-class WorkerScope(Scope):
-    """Dependencies of an `async` function: those that are `def` run in worker threads."""
-
-    engine: "Engine"
-    label: str
-
-    async def enter(self, dependency: Dependency, arguments: dict[str, Any]) -> Any:
-        return await self.engine.threads.run(partial(self._enter, dependency, arguments), label=self.label)
-
-    async def leave(self, dependency: Dependency, generator: Any, raised: Raised) -> Raised:
-        leaving = self.engine.threads.run(partial(self._leave, dependency, generator, raised), label=self.label)
-        return await asyncio.shield(leaving)  # else a second cancellation might remove it from the queue
-
-
-class ThreadScope(Scope):
-    """Dependencies in the thread of a `def` function; it waits for the loop to run those that are asynchronous."""
-
-    loop: asyncio.AbstractEventLoop
-
-    async def wait(self, work: Awaitable[T]) -> T:
-        return wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(_await(work), self.loop))
-
-    def enter_async(self, dependency: Dependency, arguments: dict[str, Any]) -> Awaitable[Any]:
-        return self.wait(super().enter_async(dependency, arguments))
-
-    async def leave_async(self, dependency: Dependency, generator: Any, raised: Raised) -> Raised:
-        leaving = super().leave_async(dependency, generator, raised)
-        return finish_in_thread(lambda: asyncio.run_coroutine_threadsafe(leaving, self.loop))
+def _leave(node: Node, generator: Any, raised: Raised) -> Raised:
+    """Run what follows the `yield`; returns the exception that goes on from there."""
+    try:
+        if raised is None:
+            next(generator)
+        else:
+            generator.throw(raised)
+    except StopIteration:
+        return raised
+    except BaseException as error:
+        return error
+    return RuntimeError(f"{node.name} yielded a second time; a dependency yields one value")
 
 
-async def _await(awaitable: Awaitable[T]) -> T:
-    return await awaitable
+async def _leave_async(node: Node, generator: Any, raised: Raised) -> Raised:
+    try:
+        await (anext(generator) if raised is None else generator.athrow(raised))
+    except StopAsyncIteration:
+        return raised
+    except BaseException as error:
+        return error
+    return RuntimeError(f"{node.name} yielded a second time; a dependency yields one value")

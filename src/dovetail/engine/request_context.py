@@ -121,6 +121,9 @@ def _resolve(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
+_making_cancellation = threading.Lock()  # two threads might make two for one call
+
+
 class RequestContext(msgspec.Struct, eq=False):
     """What a transport hands to the engine for one request."""
 
@@ -162,7 +165,9 @@ class RequestContext(msgspec.Struct, eq=False):
     @property
     def cancellation(self) -> Cancellation:
         if self._cancellation is None:
-            self._cancellation = Cancellation()
+            with _making_cancellation:
+                if self._cancellation is None:
+                    self._cancellation = Cancellation()
         return self._cancellation
 
     def mark_cancelled(self) -> None:

@@ -13,7 +13,7 @@ import contextvars
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -377,19 +377,22 @@ class WaitingThread(Struct, eq=False):
 waiting_thread: contextvars.ContextVar[WaitingThread | None] = contextvars.ContextVar("waiting", default=None)
 
 
-def wait_in_thread(start: Callable[[], concurrent.futures.Future[T]]) -> T:
-    """Start work on the loop and block this thread until it is done.
+def wait_in_thread(awaitable: Awaitable[T], loop: asyncio.AbstractEventLoop, *, to_the_end: bool = False) -> T:
+    """Hand something awaitable to the loop and block this thread until it is done.
 
     If that work needs a thread it gets this one: threads that wait for other threads could fill the pool for good.
-    When the call of this thread has ended, the work is cancelled and the waiting ends with `CallEnded`.
+    When the call of this thread has ended, the work is cancelled and the waiting ends with `CallEnded`; not if it is
+    to go on `to_the_end`.
     """
-    job = this_thread.job  # None in a thread that is not ours
+    job = None if to_the_end else this_thread.job  # None too in a thread that is not ours
     if job is not None and job.abandoned:
+        if isinstance(awaitable, Coroutine):
+            awaitable.close()  # else it would warn that it was never awaited
         raise CallEnded
     waiting = WaitingThread(job)
     token = waiting_thread.set(waiting)
     try:
-        work = start()
+        work = asyncio.run_coroutine_threadsafe(_await(awaitable), loop)
     finally:
         waiting_thread.reset(token)
     work.add_done_callback(waiting.dismiss)
@@ -409,13 +412,8 @@ def wait_in_thread(start: Callable[[], concurrent.futures.Future[T]]) -> T:
             job.waits_for = None
 
 
-def finish_in_thread(start: Callable[[], concurrent.futures.Future[T]]) -> T:
-    """`wait_in_thread` for work that goes on to its end, even if the call of this thread has ended."""
-    job, this_thread.job = this_thread.job, None
-    try:
-        return wait_in_thread(start)
-    finally:
-        this_thread.job = job
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable
 
 
 @contextmanager

@@ -7,19 +7,8 @@ from typing import Any
 import msgspec
 
 from dovetail.errors import SetupError
-from dovetail.registry.functions import (
-    OPEN_KINDS,
-    Namespace,
-    bare_type,
-    find_depends,
-    innermost,
-    is_injected,
-    outermost,
-    qualified_name,
-)
+from dovetail.registry.functions import bare_type, innermost, outermost, qualified_name, read_signature
 from dovetail.schema.constraints import is_field
-
-MAX_DEPENDENCIES = 100  # of one function, with all that they need themselves
 
 
 class Marker(msgspec.Struct, frozen=True, eq=False):
@@ -38,118 +27,89 @@ def Depends(dependency: Callable[..., Any] | None = None, *, use_cache: bool = T
     return Marker(dependency, use_cache)
 
 
-class Dependency(msgspec.Struct, frozen=True, eq=False):
-    """A function that fills parameters."""
+class Node(msgspec.Struct, frozen=True, eq=False):
+    """The function that fills a parameter, and its own parameters that are filled."""
 
     function: Callable[..., Any]
     name: str
-    index: int  # of its value
+    is_shared: bool  # its value, with all parameters of the call that name the function
     is_async: bool
     is_generator: bool
+    context_names: tuple[str, ...]
+    nodes: Mapping[str, "Node"]  # by parameter
+
+
+class Dependency(msgspec.Struct, frozen=True, eq=False):
+    """A node in its place in a plan."""
+
+    node: Node
+    index: int  # of its value
     is_early: bool  # async, as are all that it needs: it can run before a thread is there
-    context_names: tuple[str, ...]
     needs: tuple[tuple[str, int], ...]  # parameters, and the values they take
-
-
-class Signature(msgspec.Struct, frozen=True):
-    """The parameters of a dependency that are filled."""
-
-    context_names: tuple[str, ...]
-    depends: Mapping[str, Marker]
 
 
 class Plan(msgspec.Struct, frozen=True, eq=False):
     """The dependencies of a function, each after those that it needs."""
 
+    nodes: Mapping[str, Node]
+    names: Mapping[str, int]  # the function's own parameters, and the values they take
     dependencies: tuple[Dependency, ...]
     early: tuple[Dependency, ...]
     late: tuple[Dependency, ...]  # the others
-    names: Mapping[str, int]  # the function's own parameters, and the values they take
-    depends: Mapping[str, Marker]
     takes_context: bool
-    where: str
-    injectable: type | None
-    signatures: dict[Hashable, Signature]
 
     @classmethod
-    def compile(
-        cls, depends: Mapping[str, Marker], where: str, injectable: type | None,
-        signatures: Mapping[Hashable, Signature] | None = None, overrides: Mapping[Any, Any] | None = None,
-    ) -> "Plan":  # fmt: skip
-        """Compile the plan of a function. Raises SetupError, with the dependency, its parameter and the fix."""
-        compiler = _Compiler(injectable, dict(signatures or {}), overrides or {})
-        names = {name: compiler.add(each, f"{where}, parameter {name}", ()) for name, each in depends.items()}
-        found = tuple(compiler.dependencies)
+    def compile(cls, nodes: Mapping[str, Node]) -> "Plan":
+        found: list[Dependency] = []
+        shared: dict[Hashable, int] = {}
+        names = {name: _add(node, found, shared) for name, node in nodes.items()}
         return cls(
-            dependencies=found,
+            nodes=nodes,
+            names=names,
+            dependencies=tuple(found),
             early=tuple(each for each in found if each.is_early),
             late=tuple(each for each in found if not each.is_early),
-            names=names,
-            depends=depends,
-            takes_context=any(each.context_names for each in found),
-            where=where,
-            injectable=injectable,
-            signatures=compiler.signatures,
+            takes_context=any(each.node.context_names for each in found),
         )
 
-    def overridden(self, overrides: Mapping[Any, Any]) -> "Plan":
+    def overridden(self, overrides: Mapping[Any, Any], where: str, injectable: type) -> "Plan":
         """The plan with other functions in place of some; for tests, which replace them at any time."""
-        return Plan.compile(self.depends, self.where, self.injectable, self.signatures, overrides)
+        return Plan.compile(_replaced(self.nodes, overrides, where, injectable))
 
 
-class _Compiler:
-    """Collects the dependencies of one function, and what is known of their signatures."""
+def _add(node: Node, found: list[Dependency], shared: dict[Hashable, int]) -> int:
+    """The index of a node's value; its dependency is added after those that it needs."""
+    key = _key(node.function)
+    if node.is_shared and key in shared:
+        return shared[key]
+    needs = tuple((name, _add(each, found, shared)) for name, each in node.nodes.items())
+    index = len(found)
+    is_early = node.is_async and all(found[each].is_early for _, each in needs)
+    found.append(Dependency(node, index, is_early, needs))
+    if node.is_shared:
+        shared[key] = index
+    return index
 
-    def __init__(
-        self, injectable: type | None, signatures: dict[Hashable, Signature], overrides: Mapping[Any, Any]
-    ) -> None:
-        self.dependencies: list[Dependency] = []
-        self.signatures = signatures
-        self._injectable = injectable
-        self._overrides = overrides
-        self._shared: dict[Hashable, int] = {}  # indexes by function
 
-    def add(self, marker: Marker, where: str, chain: tuple[Any, ...]) -> int:
-        """The index of a dependency, which is added after those that it needs; `chain` leads to it."""
-        function: Any = self._overrides.get(_key(marker.dependency), marker.dependency)
-        key = _key(function)
-        if marker.use_cache and key in self._shared:
-            return self._shared[key]
-        name = qualified_name(innermost(function)[0])
-        here = f"{where}: dependency {name}"
-        links = " → ".join((*(qualified_name(innermost(each)[0]) for each in chain), name))
-        if key in map(_key, chain):
-            raise SetupError(f"{here} depends on itself: {links}; break the cycle")
-        if max(len(chain), len(self.dependencies)) >= MAX_DEPENDENCIES:
-            raise SetupError(f"{here} is one too many: a function has at most {MAX_DEPENDENCIES} dependencies in all")
-        if key not in self.signatures:
-            self.signatures[key] = _read_signature(function, here, self._injectable)
-        signature = self.signatures[key]
-        needs = tuple((each, self.add(found, where, (*chain, function))) for each, found in signature.depends.items())
-        called = outermost(function)
-        is_async = inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
-        dependency = Dependency(
-            function=function,
-            name=name,
-            index=len(self.dependencies),
-            is_async=is_async,
-            is_generator=inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called),
-            is_early=is_async and all(self.dependencies[index].is_early for _, index in needs),
-            context_names=signature.context_names,
-            needs=needs,
-        )
-        self.dependencies.append(dependency)
-        if marker.use_cache:
-            self._shared[key] = dependency.index
-        return dependency.index
+def _replaced(nodes: Mapping[str, Node], overrides: Mapping[Any, Any], where: str, injectable: type) -> dict[str, Node]:
+    replaced: dict[str, Node] = {}
+    for name, node in nodes.items():
+        key, others = _key(node.function), overrides
+        if key in overrides:
+            node = _read_node(overrides[key], node.is_shared, f"{where}, parameter {name}", injectable, ())
+            others = {each: overrides[each] for each in overrides if each != key}  # it may need what it replaces
+        replaced[name] = msgspec.structs.replace(node, nodes=_replaced(node.nodes, others, where, injectable))
+    return replaced
 
 
 def _key(function: Any) -> Hashable:
     return function if isinstance(function, Hashable) else id(function)
 
 
-def read_depends(found: list[Any], annotation: Any, where: str) -> Marker:
-    """The one `Depends(…)` of a parameter, with its function. Raises SetupError."""
+def read_depends(
+    found: list[Any], annotation: Any, where: str, injectable: type | None, chain: tuple[Any, ...]
+) -> Node:
+    """Read the one `Depends(…)` of a parameter; `chain` leads to it. Raises SetupError with the parameter and a fix."""
     given = found[0]
     if len(found) > 1:
         raise SetupError(f"{where}: it has Depends(…) twice; keep one")
@@ -157,46 +117,32 @@ def read_depends(found: list[Any], annotation: Any, where: str) -> Marker:
         raise SetupError(f"{where}: Depends is not called; write Depends(function)")
     if getattr(given, "scopes", None):
         raise SetupError(f"{where}: the scopes of Security(…) are not checked here; name them in scopes= of the tool")
-    function = given.dependency
-    if function is None:
+    if (function := given.dependency) is None:
         function = bare_type(annotation, where)
         if not inspect.isclass(function) or function is inspect.Parameter.empty:
             raise SetupError(f"{where}: Depends() needs a class as annotation; or name a function, Depends(function)")
+    return _read_node(function, bool(given.use_cache), where, injectable, chain)
+
+
+def _read_node(function: Any, is_shared: bool, where: str, injectable: type | None, chain: tuple[Any, ...]) -> Node:
     if not callable(function):
         raise SetupError(f"{where}: Depends({function!r}) can't be called; give it the function itself, without ()")
-    return Marker(function, bool(given.use_cache))
-
-
-def _read_signature(function: Any, where: str, injectable: type | None) -> Signature:
-    if not callable(function):
-        raise SetupError(f"{where} can't be called; dependency_overrides takes functions")
-    try:
-        declared = inspect.signature(function).parameters.values()
-    except (ValueError, TypeError, NameError) as error:
-        raise SetupError(f"{where}: its signature can't be read ({error}); wrap it in a def") from None
-    inner, bound = innermost(function)
-    namespace = Namespace(inner.__init__ if inspect.isclass(inner) else inner)
-    context_names, depends = [], {}
-    for each in declared:
-        if each.name in bound or each.kind in OPEN_KINDS:
-            continue
-        here = f"{where}, parameter {each.name}"
-        has_default = each.default is not each.empty
-        try:
-            annotation = namespace.resolve(each.annotation, here)
-        except SetupError:
-            if not has_default:
-                raise
-            annotation = each.empty
-        if found := find_depends(annotation, each.default, here):
-            depends[each.name] = read_depends(found, annotation, here)
-        elif injectable is not None and is_injected(annotation, injectable, here):
-            context_names.append(each.name)
-        elif not has_default or is_field(each.default):
+    name = qualified_name(innermost(function)[0])
+    where = f"{where}: dependency {name}"
+    if function in chain:
+        raise SetupError(f"{where} depends on itself; break the cycle")
+    signature = read_signature(function, where, injectable, chain=(*chain, function))
+    for each, _, here in signature.others:
+        if each.default is each.empty or is_field(each.default):
             fix = "is Context or Depends(…), or has a plain default; let the tool take what the client sends"
             raise SetupError(f"{here}: a parameter of a dependency {fix}")
-        else:
-            continue
-        if each.kind is each.POSITIONAL_ONLY:
-            raise SetupError(f"{here}: it is passed by name; remove the / from the signature")
-    return Signature(tuple(context_names), depends)
+    called = outermost(function)
+    return Node(
+        function=function,
+        name=name,
+        is_shared=is_shared,
+        is_async=inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called),
+        is_generator=inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called),
+        context_names=tuple(signature.injected),
+        nodes=signature.depends,
+    )

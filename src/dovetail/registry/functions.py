@@ -17,7 +17,7 @@ from dovetail.errors import SetupError
 from dovetail.schema.constraints import alias_value, default_of, evaluate, is_alias, is_depends, is_field
 
 if TYPE_CHECKING:
-    from dovetail.registry.dependencies import Plan
+    from dovetail.registry.dependencies import Node, Plan
 
 _ARGUMENTS = ("args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters")
 _DROPPED = ("returns", "return", "yields", "yield", "raises", "raise", "except", "exceptions")
@@ -134,49 +134,72 @@ def inspect_function(
 
     With `open_ended`, `*args` and `**kwargs` are allowed: a raw schema describes the arguments.
     """
-    inner, bound = innermost(function)
+    inner, _ = innermost(function)
     shown = name or str(getattr(inner, "__name__", None) or type(inner).__name__)
     where = f"{kind} {shown} ({qualified_name(inner)})"
     _refuse_uncallable(function, inner, where)
     if shown == "<lambda>":
         raise SetupError(f'{where}: a lambda has no name; pass name="…", or write a def')
     summary, descriptions = split_docstring(inspect.getdoc(_documented(inner)) or "")
-    try:
-        signature = inspect.signature(function)
-    except (ValueError, TypeError, NameError) as error:
-        raise SetupError(f"{where}: its signature can't be read ({error}); wrap it in a def with annotations") from None
-    namespace = Namespace(inner)
-    injected: list[str] = []
-    depends: dict[str, Any] = {}
-    parameters: list[Parameter] = []
-    for declared in signature.parameters.values():
-        if declared.name in bound or (open_ended and declared.kind in OPEN_KINDS):
-            continue
-        here = f"{where}, parameter {declared.name}"
-        _refuse_kind(declared, inner, here)
-        annotation = namespace.resolve(declared.annotation, here)
-        if found := find_depends(annotation, declared.default, here):
-            depends[declared.name] = registry.dependencies.read_depends(found, annotation, here)
-        elif injectable is not None and is_injected(annotation, injectable, here):
-            injected.append(declared.name)
-        elif injectable is not None and declared.name == "ctx" and annotation is inspect.Parameter.empty:
-            raise SetupError(f"{here}: write ctx: {injectable.__name__} to have it passed in, or rename the parameter")
-        else:
-            parameters.append(_parameter(declared, annotation, descriptions.get(declared.name), here))
+    signature = read_signature(function, where, injectable, open_ended=open_ended)
     return FunctionInfo(
         function=function,
         name=shown,
         where=where,
         summary=summary,
         is_async=inspect.iscoroutinefunction(outermost(function)),
-        parameters=tuple(parameters),
-        injected=tuple(injected),
-        returns=namespace.resolve(signature.return_annotation, f"{where}, return annotation"),
-        dependencies=registry.dependencies.Plan.compile(depends, where, injectable) if depends else None,
+        parameters=tuple(_parameter(*each, descriptions) for each in signature.others),
+        injected=tuple(signature.injected),
+        returns=signature.returns,
+        dependencies=registry.dependencies.Plan.compile(signature.depends) if signature.depends else None,
     )
 
 
-def find_depends(annotation: Any, default: Any, where: str) -> list[Any]:
+class Signature(msgspec.Struct):
+    """The parameters of a function, by who fills them."""
+
+    injected: list[str] = []
+    depends: "dict[str, Node]" = {}
+    others: list[tuple[inspect.Parameter, Any, str]] = []  # with their annotations, and for error messages
+    returns: Any = inspect.Signature.empty
+
+
+def read_signature(
+    function: Any, where: str, injectable: type | None, *, open_ended: bool = False, chain: tuple[Any, ...] = ()
+) -> Signature:
+    """Read a signature; that of a dependency if there is a `chain`, of functions that lead to it and itself."""
+    inner, bound = innermost(function)
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError, NameError) as error:
+        raise SetupError(f"{where}: its signature can't be read ({error}); wrap it in a def with annotations") from None
+    namespace = _Namespace(inner.__init__ if inspect.isclass(inner) else inner)
+    read = Signature()
+    for declared in signature.parameters.values():
+        if declared.name in bound or ((open_ended or chain) and declared.kind in _OPEN_KINDS):
+            continue
+        here = f"{where}, parameter {declared.name}"
+        _refuse_kind(declared, inner, here)
+        try:
+            annotation = namespace.resolve(declared.annotation, here)
+        except SetupError:
+            if not chain or declared.default is declared.empty:
+                raise
+            annotation = declared.empty  # of a dependency that does without it, maybe from another library
+        if found := _find_depends(annotation, declared.default, here):
+            read.depends[declared.name] = registry.dependencies.read_depends(found, annotation, here, injectable, chain)
+        elif injectable is not None and _is_injected(annotation, injectable, here):
+            read.injected.append(declared.name)
+        elif injectable is not None and declared.name == "ctx" and annotation is inspect.Parameter.empty:
+            raise SetupError(f"{here}: write ctx: {injectable.__name__} to have it passed in, or rename the parameter")
+        else:
+            read.others.append((declared, annotation, here))
+    if not chain:
+        read.returns = namespace.resolve(signature.return_annotation, f"{where}, return annotation")
+    return read
+
+
+def _find_depends(annotation: Any, default: Any, where: str) -> list[Any]:
     """The `Depends(…)` of a parameter, in its annotation and as its default."""
     while is_alias(annotation):
         annotation = alias_value(annotation, where)
@@ -184,7 +207,7 @@ def find_depends(annotation: Any, default: Any, where: str) -> list[Any]:
     return [each for each in (*metadata, default) if is_depends(each)]
 
 
-def _parameter(declared: inspect.Parameter, annotation: Any, description: str | None, where: str) -> Parameter:
+def _parameter(declared: inspect.Parameter, annotation: Any, where: str, descriptions: Mapping[str, str]) -> Parameter:
     """One parameter; `x: int = Field(5, ge=1)` means the same as `x: Annotated[int, Field(ge=1)] = 5`."""
     annotation = Any if annotation is inspect.Parameter.empty else annotation
     default: Any = NODEFAULT if declared.default is inspect.Parameter.empty else declared.default
@@ -194,7 +217,7 @@ def _parameter(declared: inspect.Parameter, annotation: Any, description: str | 
         default = NODEFAULT
     if default is NODEFAULT and get_origin(annotation) is Annotated:
         default, factory = default_of(annotation.__metadata__, where)
-    return Parameter(declared.name, annotation, default, description, factory)
+    return Parameter(declared.name, annotation, default, descriptions.get(declared.name), factory)
 
 
 def innermost(function: Any) -> tuple[Any, frozenset[str]]:
@@ -233,7 +256,7 @@ def _refuse_uncallable(function: Any, inner: Any, where: str) -> None:
             raise SetupError(f"{where}: generators are not supported; return a list instead of using yield")
 
 
-OPEN_KINDS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_OPEN_KINDS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _REFUSED_KINDS = {
     inspect.Parameter.VAR_POSITIONAL: "*args can't be described to a caller; name each parameter",
     inspect.Parameter.VAR_KEYWORD: "**kwargs can't be described to a caller; name each parameter, or take one dict",
@@ -253,7 +276,7 @@ def _refuse_kind(declared: inspect.Parameter, function: Any, where: str) -> None
             raise SetupError(f"{where}: this is a method without its object; register the bound method, object.method")
 
 
-def is_injected(annotation: Any, injectable: type, where: str) -> bool:
+def _is_injected(annotation: Any, injectable: type, where: str) -> bool:
     """Whether it is `Context`, `Context | None` or `Annotated[Context, …]`."""
     classes = [get_origin(member) or member for member in members(annotation) if member is not type(None)]
     found = any(isinstance(cls, type) and issubclass(cls, injectable) for cls in classes)
@@ -278,7 +301,7 @@ def members(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
-class Namespace:
+class _Namespace:
     """The names that a function's annotations may use."""
 
     def __init__(self, function: Any) -> None:
@@ -331,7 +354,6 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     by_name: bool = True  # arguments as keywords, or all of them as one mapping
     is_direct: bool = False  # an `async def` that takes its arguments by name, and nothing else
     dependencies: "Plan | None" = None
-    takes_context: bool = False  # itself, or a dependency
     can_wait: bool = True  # for the loop: all but a `def` on the loop itself
     timeout: float | UnsetType | None = UNSET  # UNSET: that of the server
     is_shared: bool = False  # its results are for all callers: `get_context` would give it one of them
@@ -351,7 +373,6 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
             is_direct=info.is_async and by_name and not info.supplied,
             dependencies=info.dependencies,
             can_wait=info.is_async or thread is not False,
-            takes_context=bool(info.injected) or (info.dependencies is not None and info.dependencies.takes_context),
             timeout=options.get("timeout", UNSET),
             is_shared=options.get("cache_shared", False),
         )
