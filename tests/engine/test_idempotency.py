@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import stores
-from dovetail import Context, Idempotency, Server, SetupError, ToolError, ToolRegistry
+from dovetail import Context, Idempotency, Request, Server, SetupError, ToolError, ToolRegistry
 from dovetail.auth import Auth, Principal
 from dovetail.errors import ProtocolError
 from dovetail.protocol import revisions
@@ -19,7 +19,7 @@ from dovetail.state.memory import MemoryState
 from http_serving import Clock, serving, settle, until
 from http_wire import HttpWire, open_wire, text_of
 from remote_state import RemoteState
-from server_requests import EVERYTHING, MODERN, accepted, is_input_required, retry
+from server_requests import CAPABILITIES, MODERN, accept, is_input_required, retry
 from wire import Wire
 
 KEY, REPLAY = "dovetail/idempotencyKey", "dovetail/idempotentReplay"
@@ -188,7 +188,7 @@ async def ask(wire: Wire, key: str = "k", **more: Any) -> dict[str, Any]:
 
 async def test_rounds_are_no_repeats_and_each_can_be_repeated() -> None:
     payments = Payments()
-    async with Wire(payments.server, MODERN, capabilities=EVERYTHING) as wire:
+    async with Wire(payments.server, MODERN, capabilities=CAPABILITIES) as wire:
         first = await ask(wire)
         assert is_input_required(first)
         assert await ask(wire) == first  # the same questions, and the same state
@@ -211,7 +211,7 @@ async def test_rounds_are_no_repeats_and_each_can_be_repeated() -> None:
 async def test_a_round_that_is_refused_can_be_made_again() -> None:
     """Its function did not begin, and the answers are still wanted."""
     payments = Payments(max_concurrency=1, max_queue=0)
-    async with Wire(payments.server, MODERN, capabilities=EVERYTHING) as wire:
+    async with Wire(payments.server, MODERN, capabilities=CAPABILITIES) as wire:
         first = await ask(wire)
         payments.go.clear()
         running = asyncio.create_task(call(wire, amount=1))
@@ -226,16 +226,33 @@ async def test_a_round_that_is_refused_can_be_made_again() -> None:
         assert (await ask(wire, **retry(second, {"Really?": "indeed"})))["content"][0]["text"] == "yes indeed"
 
 
+async def test_questions_may_be_answered_after_the_window() -> None:
+    """It begins when the call has ended."""
+    server, clock = Server("slow", answer_timeout=7 * 86_400), Clock()
+    server.engine.state = MemoryState(clock=clock)
+
+    @server.tool(idempotency=Idempotency(window=1))
+    async def confirm(ctx: Context) -> str:
+        return str((await ctx.elicit("Sure?", str)).data)
+
+    async with Wire(server, MODERN, capabilities=CAPABILITIES) as wire:
+        first = await ask(wire)
+        clock.sleep(3 * 86_400)
+        assert (await ask(wire, **retry(first, {"Sure?": "yes"})))["content"][0]["text"] == "yes"
+        clock.sleep(2)
+        assert is_input_required(await ask(wire))
+
+
 async def test_a_live_question_belongs_to_one_call() -> None:
     payments = Payments()
-    async with Wire(payments.server, "2025-11-25", capabilities=EVERYTHING) as wire:
+    async with Wire(payments.server, "2025-11-25", capabilities=CAPABILITIES) as wire:
         for id in ("a", "b"):
             wire.send(wire.request("tools/call", {"name": "confirm", "_meta": {KEY: "k"}}, id=id))
         ended: dict[Any, Any] = {}
         while len(ended) < 2:
             message = await wire.receive()
             if "method" in message:
-                wire.send({"jsonrpc": "2.0", "id": message["id"], "result": accepted("yes")})
+                wire.send({"jsonrpc": "2.0", "id": message["id"], "result": accept("yes")})
             else:
                 ended[message["id"]] = message["result"]
         assert ended["a"]["content"] == ended["b"]["content"]
@@ -246,10 +263,10 @@ async def test_a_live_question_belongs_to_one_call() -> None:
 async def test_questions_that_were_not_answered_in_time_end_the_call() -> None:
     """Their state is good for nothing any more, so giving it again would lead nowhere."""
     payments = Payments(answer_timeout=0.001)
-    async with Wire(payments.server, MODERN, capabilities=EVERYTHING) as wire, asyncio.timeout(10):
+    async with Wire(payments.server, MODERN, capabilities=CAPABILITIES) as wire, asyncio.timeout(10):
         while is_input_required(result := await ask(wire)):
             pass
-    assert "had no answer in time" in result["content"][0]["text"]
+    assert "was begun and did not end" in result["content"][0]["text"]
 
 
 # ── calls that do not end as they should ──
@@ -336,6 +353,16 @@ async def test_a_process_does_not_run_a_repeat_that_only_another_one_knows() -> 
             assert payments.runs == [1]
 
 
+async def test_each_process_has_a_name_of_its_own() -> None:
+    """Also one that was forked after the server was made, and has a memory of its own."""
+    payments, names = Payments(), set[str]()
+    for _ in range(2):
+        async with Wire(payments.server, MODERN) as wire:
+            declared = (await wire.ask("server/discover"))["capabilities"]["experimental"]["dovetail/idempotency"]
+            names.add(declared["process"])
+    assert len(names) == 2
+
+
 async def test_a_result_that_can_not_be_stored_at_once_is_stored_later() -> None:
     payments, state = Payments(), RemoteState()
     payments.server.engine.state = state
@@ -372,7 +399,7 @@ async def test_a_result_that_is_too_long_is_stored_as_an_error() -> None:
 class FullState(RemoteState):
     """It can be read; `error` is for what is written."""
 
-    far = ("put",)
+    remote = ("put",)
 
 
 async def test_a_full_store_refuses_a_call_before_it_runs() -> None:
@@ -443,6 +470,40 @@ async def test_what_a_stored_result_consists_of_comes_back_and_is_fenced_again()
     assert tool["_meta"] == {"mine": 1, "dovetail/idempotency": {"windowSeconds": 86_400.0}}
 
 
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one after the other"])
+async def test_a_middleware_that_calls_twice_is_no_way_around(at_once: bool) -> None:
+    """Neither around the key, nor around access."""
+    payments = Payments()
+    payments.server.add_tool(lambda: "secret", name="hidden", idempotency=True, authorize=lambda _: False)
+    payments.server.add_tool(lambda: "secret", name="cached", cache=60, authorize=lambda _: False)
+
+    @payments.server.middleware
+    async def twice(request: Request, call_next: Any) -> Any:
+        if request.method != "tools/call":
+            return await call_next(request)
+        if at_once:
+            return (await asyncio.gather(call_next(request), call_next(request)))[-1]
+        return [await call_next(request) for _ in range(2)][-1]
+
+    async with Wire(payments.server, MODERN) as wire:
+        assert is_replayed(await call(wire, amount=5))
+        assert payments.runs == [5]
+        for name in ("hidden", "cached"):
+            assert "Unknown tool" in (await call(wire, name))["error"]["message"]
+
+
+async def test_a_tool_that_is_replaced_while_the_store_is_asked_is_not_run_for_a_caller_of_the_old_one() -> None:
+    payments, state = Payments(), RemoteState()
+    payments.server.engine.state = state
+    async with Wire(payments.server, MODERN) as wire:
+        state.calls.clear()
+        calling = asyncio.create_task(call(wire, amount=5))
+        await until(lambda: bool(state.calls))
+        payments.server.remove_tool("pay")
+        payments.server.add_tool(lambda amount: "secret", name="pay", idempotency=True, authorize=lambda _: False)
+        assert "secret" not in str(await calling)
+
+
 # ── stores and workers ──
 
 
@@ -491,7 +552,7 @@ def test_the_option_is_checked_and_a_registry_has_it_too() -> None:
     server, registry = Server("x"), ToolRegistry()
     with pytest.raises(SetupError, match="idempotency='yes' is not possible; it must be True, False or Idempotency"):
         server.add_tool(lambda: 1, name="x", idempotency="yes")  # type: ignore[arg-type]
-    with pytest.raises(SetupError, match="no effect that could be repeated"):
+    with pytest.raises(SetupError, match="no effect to repeat"):
         server.add_tool(lambda: 1, name="x", idempotency=True, cache=60)
     server.add_tool(lambda: 1, name="off", idempotency=False)
     tool = registry.register_tool(
@@ -503,5 +564,5 @@ def test_the_option_is_checked_and_a_registry_has_it_too() -> None:
             "maxResultBytes": 1000,
         }
     )
-    assert tool.idempotency == Idempotency(window=86_400.0)
-    assert not server.engine.tools.get("off").idempotency  # type: ignore[union-attr]
+    assert tool.reuse == Idempotency(window=86_400.0)
+    assert server.engine.tools.get("off").reuse is None  # type: ignore[union-attr]
