@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -353,14 +356,23 @@ async def test_a_process_does_not_run_a_repeat_that_only_another_one_knows() -> 
             assert payments.runs == [1]
 
 
-async def test_each_process_has_a_name_of_its_own() -> None:
-    """Also one that was forked after the server was made, and has a memory of its own."""
-    payments, names = Payments(), set[str]()
-    for _ in range(2):
-        async with Wire(payments.server, MODERN) as wire:
-            declared = (await wire.ask("server/discover"))["capabilities"]["experimental"]["dovetail/idempotency"]
-            names.add(declared["process"])
-    assert len(names) == 2
+FORKED = """
+import os
+from dovetail import Server
+
+server = Server("forked")
+server.add_tool(lambda: 1, name="pay", idempotency=True)
+if (child := os.fork()) != 0:
+    os.waitpid(child, 0)
+print(server.engine.capabilities.experimental["dovetail/idempotency"]["process"], flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_that_was_forked_has_a_name_of_its_own() -> None:
+    """Its memory is its own too: a repeat that comes to another worker must not run there."""
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True, timeout=60)
+    assert len({*done.stdout.split()}) == 2
 
 
 async def test_a_result_that_can_not_be_stored_at_once_is_stored_later() -> None:
@@ -486,7 +498,12 @@ async def test_a_middleware_that_calls_twice_is_no_way_around(at_once: bool) -> 
         return [await call_next(request) for _ in range(2)][-1]
 
     async with Wire(payments.server, MODERN) as wire:
-        assert is_replayed(await call(wire, amount=5))
+        payments.go.clear()
+        calling = asyncio.create_task(call(wire, amount=5))
+        await until(lambda: bool(payments.runs))
+        await settle()
+        payments.go.set()
+        assert is_replayed(await calling)
         assert payments.runs == [5]
         for name in ("hidden", "cached"):
             assert "Unknown tool" in (await call(wire, name))["error"]["message"]

@@ -62,6 +62,7 @@ class Engine:
         self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), share=max(1, most // 2))
         self.lease_timings = LeaseTimings()
         self._state: StateBackend | None = None  # until it is needed, or set
+        self._random_name = os.urandom(8).hex()
         self._elicitations: UrlElicitations | None = None  # from the first one on
         self.lease: WorkerLease | None = None  # of the transport, or from the first call with a key on
         self.running_steps: set[asyncio.Task[Any]] = set()
@@ -127,7 +128,6 @@ class Engine:
         self.waiting = Limit(most, 0, subject="The server")  # calls that wait for the result of another
         self.keyed_runs: set[str] = set()  # ids of the runs with an idempotency key whose outcome is not stored
         self.result_cache: ResultCache | None = None  # from the first result on
-        self.process = os.urandom(8).hex()  # names the memory of its own that holds the state, after a fork too
 
     @property
     def capabilities(self) -> ServerCapabilities:
@@ -241,6 +241,11 @@ class Engine:
             self._state = None
 
     @property
+    def process(self) -> str:
+        """A name for the memory that holds the state if it is not shared; a fork has another one."""
+        return f"{self._random_name}-{os.getpid()}"
+
+    @property
     def elicitations(self) -> "UrlElicitations":
         self._elicitations = self._elicitations or lazy.server_requests.UrlElicitations()
         return self._elicitations
@@ -273,7 +278,6 @@ class Engine:
             self.hub.begin()
             self.threads.open()
             self._open_limits()  # a loop that died in mid-call has left slots taken
-            self._forget_capabilities()  # which name the process
             self._lifespan = RunningLifespan(partial(self._serving, owner), self._end)
         await self._lifespan.acquire()
 

@@ -134,11 +134,12 @@ class KeyedCall:
         self._context = context
         self._tool = tool
         self._name = name  # of the record
-        params: CallToolParams = context.original_params or context.request.params
         self._answered = Round(call="")  # the round whose questions this call answers, if it is not the first
-        if context.request.revision.input_required and isinstance(params.request_state, str):
+        state = context.request.params.request_state
+        if context.request.revision.input_required and isinstance(state, str):
             lazy.input_required.resume(engine, context)  # raises if the state is bad
-            self._answered = decode_round(engine.sealer.open(params.request_state))
+            self._answered = decode_round(engine.sealer.open(state))
+        params: CallToolParams = context.original_params or context.request.params
         digest, run = arguments_digest(params.arguments), os.urandom(8).hex()
         self._claim = Record(self._lease.id, run=run, arguments=digest, call=self._answered.call)
         self._previous: Record | None = None  # that the claim has replaced: the questions which this call answers
@@ -180,7 +181,6 @@ class KeyedCall:
                 return None
 
     async def _is_lost(self, found: Record) -> bool:
-        """Whether the outcome of a run will never be stored."""
         if found.worker == self._lease.id:
             return found.run not in self._engine.keyed_runs
         return await self._lease.is_lost(found.worker)
