@@ -224,7 +224,7 @@ async def repeat_a_transfer(client: Client) -> None:
     order = {"to": "ada", "amount": 5}
     both = [await client.call_tool("transfer", order, idempotency_key="order-17") for _ in range(2)]
     assert [result.text for result in both] == ["Transfer 1: 5 to ada"] * 2
-    notice = "[Cut: this text has 390 bytes, and the tool statement gives 200 at most.]"
+    notice = "[Cut: this text has 390 bytes, and 200 are allowed.]"
     assert (await client.call_tool("statement")).text.endswith(f"\n{notice}")
     assert notice in (ROOT / "docs" / "repeats.md").read_text()
 

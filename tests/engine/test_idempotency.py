@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -10,7 +13,7 @@ from typing import Any
 import pytest
 
 import stores
-from dovetail import Context, Idempotency, Server, SetupError, ToolError, ToolRegistry
+from dovetail import Context, Idempotency, Request, Server, SetupError, ToolError, ToolRegistry
 from dovetail.auth import Auth, Principal
 from dovetail.errors import ProtocolError
 from dovetail.protocol import revisions
@@ -226,6 +229,23 @@ async def test_a_round_that_is_refused_can_be_made_again() -> None:
         assert (await ask(wire, **retry(second, {"Really?": "indeed"})))["content"][0]["text"] == "yes indeed"
 
 
+async def test_questions_may_be_answered_after_the_window() -> None:
+    """It begins when the call has ended."""
+    server, clock = Server("slow", answer_timeout=7 * 86_400), Clock()
+    server.engine.state = MemoryState(clock=clock)
+
+    @server.tool(idempotency=Idempotency(window=1))
+    async def confirm(ctx: Context) -> str:
+        return str((await ctx.elicit("Sure?", str)).data)
+
+    async with Wire(server, MODERN, capabilities=CAPABILITIES) as wire:
+        first = await ask(wire)
+        clock.sleep(3 * 86_400)
+        assert (await ask(wire, **retry(first, {"Sure?": "yes"})))["content"][0]["text"] == "yes"
+        clock.sleep(2)
+        assert is_input_required(await ask(wire))
+
+
 async def test_a_live_question_belongs_to_one_call() -> None:
     payments = Payments()
     async with Wire(payments.server, "2025-11-25", capabilities=CAPABILITIES) as wire:
@@ -249,7 +269,7 @@ async def test_questions_that_were_not_answered_in_time_end_the_call() -> None:
     async with Wire(payments.server, MODERN, capabilities=CAPABILITIES) as wire, asyncio.timeout(10):
         while is_input_required(result := await ask(wire)):
             pass
-    assert "had no answer in time" in result["content"][0]["text"]
+    assert "was begun and did not end" in result["content"][0]["text"]
 
 
 # ── calls that do not end as they should ──
@@ -334,6 +354,25 @@ async def test_a_process_does_not_run_a_repeat_that_only_another_one_knows() -> 
             call = {"name": "pay", "arguments": {"amount": 1}, "_meta": {KEY: name, process: name}}
             assert (await wire.ask("tools/call", call))["isError"] is not is_run
             assert payments.runs == [1]
+
+
+FORKED = """
+import os
+from dovetail import Server
+
+server = Server("forked")
+server.add_tool(lambda: 1, name="pay", idempotency=True)
+if (child := os.fork()) != 0:
+    os.waitpid(child, 0)
+print(server.engine.capabilities.experimental["dovetail/idempotency"]["process"], flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_that_was_forked_has_a_name_of_its_own() -> None:
+    """Its memory is its own too: a repeat that comes to another worker must not run there."""
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True, timeout=60)
+    assert len({*done.stdout.split()}) == 2
 
 
 async def test_a_result_that_can_not_be_stored_at_once_is_stored_later() -> None:
@@ -443,6 +482,45 @@ async def test_what_a_stored_result_consists_of_comes_back_and_is_fenced_again()
     assert tool["_meta"] == {"mine": 1, "dovetail/idempotency": {"windowSeconds": 86_400.0}}
 
 
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one after the other"])
+async def test_a_middleware_that_calls_twice_is_no_way_around(at_once: bool) -> None:
+    """Neither around the key, nor around access."""
+    payments = Payments()
+    payments.server.add_tool(lambda: "secret", name="hidden", idempotency=True, authorize=lambda _: False)
+    payments.server.add_tool(lambda: "secret", name="cached", cache=60, authorize=lambda _: False)
+
+    @payments.server.middleware
+    async def twice(request: Request, call_next: Any) -> Any:
+        if request.method != "tools/call":
+            return await call_next(request)
+        if at_once:
+            return (await asyncio.gather(call_next(request), call_next(request)))[-1]
+        return [await call_next(request) for _ in range(2)][-1]
+
+    async with Wire(payments.server, MODERN) as wire:
+        payments.go.clear()
+        calling = asyncio.create_task(call(wire, amount=5))
+        await until(lambda: bool(payments.runs))
+        await settle()
+        payments.go.set()
+        assert is_replayed(await calling)
+        assert payments.runs == [5]
+        for name in ("hidden", "cached"):
+            assert "Unknown tool" in (await call(wire, name))["error"]["message"]
+
+
+async def test_a_tool_that_is_replaced_while_the_store_is_asked_is_not_run_for_a_caller_of_the_old_one() -> None:
+    payments, state = Payments(), RemoteState()
+    payments.server.engine.state = state
+    async with Wire(payments.server, MODERN) as wire:
+        state.calls.clear()
+        calling = asyncio.create_task(call(wire, amount=5))
+        await until(lambda: bool(state.calls))
+        payments.server.remove_tool("pay")
+        payments.server.add_tool(lambda amount: "secret", name="pay", idempotency=True, authorize=lambda _: False)
+        assert "secret" not in str(await calling)
+
+
 # ── stores and workers ──
 
 
@@ -491,7 +569,7 @@ def test_the_option_is_checked_and_a_registry_has_it_too() -> None:
     server, registry = Server("x"), ToolRegistry()
     with pytest.raises(SetupError, match="idempotency='yes' is not possible; it must be True, False or Idempotency"):
         server.add_tool(lambda: 1, name="x", idempotency="yes")  # type: ignore[arg-type]
-    with pytest.raises(SetupError, match="no effect that could be repeated"):
+    with pytest.raises(SetupError, match="no effect to repeat"):
         server.add_tool(lambda: 1, name="x", idempotency=True, cache=60)
     server.add_tool(lambda: 1, name="off", idempotency=False)
     tool = registry.register_tool(
@@ -503,5 +581,5 @@ def test_the_option_is_checked_and_a_registry_has_it_too() -> None:
             "maxResultBytes": 1000,
         }
     )
-    assert tool.idempotency == Idempotency(window=86_400.0)
-    assert not server.engine.tools.get("off").idempotency  # type: ignore[union-attr]
+    assert tool.reuse == Idempotency(window=86_400.0)
+    assert server.engine.tools.get("off").reuse is None  # type: ignore[union-attr]

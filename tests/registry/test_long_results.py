@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from dovetail import Audio, Client, Image, Server, SetupError, Text, ToolError, ToolResult
 from dovetail.protocol import revisions
+from dovetail.protocol.jsonrpc import encode
 
 LIMIT = 200
+PICTURE = Image(b"png", "image/png")
 
 
 def serving(value: Any, **options: Any) -> Server:
@@ -37,7 +39,7 @@ async def test_text_is_cut_at_a_character(revision: str, letter: str) -> None:
     assert len(text.encode()) <= LIMIT
     total = LIMIT * len(letter.encode())
     if total > LIMIT:
-        assert notice == f"[Cut: this text has {total} bytes, and the tool read gives {LIMIT} at most.]"
+        assert notice == f"[Cut: this text has {total} bytes, and {LIMIT} are allowed.]"
         assert len(text.encode()) > LIMIT - 4
     else:
         assert text == letter * LIMIT  # exactly as long as allowed
@@ -45,11 +47,11 @@ async def test_text_is_cut_at_a_character(revision: str, letter: str) -> None:
 
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=120), max_size=5))
 async def test_the_texts_of_a_result_have_one_budget(texts: list[str]) -> None:
-    result = await read([Text(text) for text in texts] + [Image(b"png", "image/png")])
+    result = await read([Text(text) for text in texts] + [PICTURE])
     given, got = "".join(texts).encode(), [block.text for block in result.content if isinstance(block, Text)]
     assert any(isinstance(block, Image) for block in result.content)
-    assert len("".join(got).encode()) <= LIMIT
-    if len(given) <= LIMIT - 3:
+    assert len("".join(got).encode()) + len(encode(PICTURE)) <= LIMIT
+    if len(given) <= LIMIT - len(encode(PICTURE)):
         assert got == texts or not texts
     else:
         kept = "".join(got).rpartition("\n[Cut: ")[0]
@@ -62,7 +64,7 @@ async def test_the_texts_of_a_result_have_one_budget(texts: list[str]) -> None:
     [
         list(range(100)),
         ToolResult(content="x", structured={"x": "y" * LIMIT}),
-        Image(b"x" * (LIMIT + 1), "image/png"),
+        Image(b"x" * (LIMIT * 3 // 4), "image/png"),  # in base64
         [Text("a"), Audio(b"x" * LIMIT, "audio/wav"), Image(b"x", "image/png")],
     ],
     ids=["structured", "both", "image", "several"],

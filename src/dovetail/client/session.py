@@ -76,7 +76,6 @@ class ClientSession:
         self._negotiated: NegotiatedProtocol | None = None
         self._renewal_lock = asyncio.Lock()
         self._session_ended = False
-        self._sessions_ended = 0
         self._renewal: asyncio.Task[None] | None = None
         self._session_log_level: LogLevel | None = None  # as sent by `logging/setLevel`
         # Since 2026-07-28 a server logs only for requests that name a level.
@@ -172,22 +171,24 @@ class ClientSession:
 
         Not in another session: the server may know its caller by nothing else, and would run the call a second time.
         """
-        backoff, repeats, ended = self._transport.backoff(), 0, self._sessions_ended
-        while True:
+        backoff, session = self._transport.backoff(), self.negotiated
+        process = (self.keyed_calls or {}).get("process")  # if it has ended, its memory is lost
+        mark = {} if process is None else {PROCESS_KEY: process}
+
+        def is_over() -> bool:
+            return self.dispatcher.is_closed or self._session_ended or self.negotiated is not session
+
+        for _ in range(MAX_REPEATS):
             try:
                 return await send(params)
             except ConnectionLost as lost:
-                repeats += 1
-                if repeats > MAX_REPEATS or self.dispatcher.is_closed or ended != self._sessions_ended:
+                if not is_over():
+                    log.info("a call is made again: %s", lost)
+                    await asyncio.sleep(backoff.next_delay())
+                if is_over():
                     raise
-                log.info("a call is made again: %s", lost)
-                await asyncio.sleep(backoff.next_delay())
-                if ended != self._sessions_ended:
-                    raise
-                if (
-                    process := (self.keyed_calls or {}).get("process")
-                ) is not None:  # if it has ended, its memory is lost
-                    params = {**params, "_meta": {**params["_meta"], PROCESS_KEY: process}}
+            params = {**params, "_meta": {**params["_meta"], **mark}}
+        return await send(params)
 
     async def fetch(self, method: str, params: Params, *, fresh: bool = False, timeout: Timeout = "default") -> Raw:
         """The result of a request, from the cache unless `fresh`, else from the server."""
@@ -230,7 +231,6 @@ class ClientSession:
         """Have the next request open a new session; with open change streams it is opened at once."""
         log.info("%s", reason)
         self._session_ended = True
-        self._sessions_ended += 1
         self._invalidate_all()
         if self._streams and (self._renewal is None or self._renewal.done()):
             self._renewal = asyncio.create_task(self._renew_for_streams())

@@ -22,6 +22,7 @@ from dovetail.protocol.methods import CallToolParams
 from dovetail.protocol.results import Result, ToolResult
 from dovetail.protocol.types import Text
 from dovetail.registry.functions import Invocation
+from dovetail.registry.registration import Idempotency
 from dovetail.registry.tools import Tool
 from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json
 
@@ -37,21 +38,20 @@ log = logging.getLogger("dovetail")
 run_in_context: Callable[[Context, Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]] | None = None
 
 
-async def call_tool(engine: "Engine", context: RequestContext) -> Result:
+async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | None = None) -> Result:
+    """`admitted`: the tool of a caller who may use it, where no earlier call has a result to give."""
     request = context.request
     params: CallToolParams = request.params
-    tool = engine.tools.get(params.name)
+    tool = admitted or engine.tools.get(params.name)
     if tool is None or (
-        tool.access is not None
-        and not context.must_run  # else it was checked
-        and not await lazy.access.may_use(engine, context, tool.access)
+        tool.access is not None and admitted is None and not await lazy.access.may_use(engine, context, tool.access)
     ):
         raise errors.ProtocolError(f"Unknown tool: {excerpt(params.name)}", code=errors.INVALID_PARAMS)
     if tool.headers and request.headers is not None and not request.revision.handshake:
         headers.check_parameters(request.headers, tool.headers, jsonrpc.parse(require_object(params.arguments)))
-    if tool.reuses_results and not context.must_run:
-        reuse = lazy.result_cache.call_cached if tool.idempotency is None else lazy.idempotency.call_once
-        return await reuse(engine, context, tool)
+    if tool.reuse is not None and admitted is None:
+        give = lazy.idempotency.call_once if isinstance(tool.reuse, Idempotency) else lazy.result_cache.call_cached
+        return await give(engine, context, tool)
     slots = context.slots = HeldSlots()
     try:
         if tool.requires:
@@ -96,17 +96,8 @@ async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool,
     slots.taken = True
 
 
-async def run_tool(engine: "Engine", context: RequestContext) -> Result:
-    """`call_tool` for a tool with idempotency or a cache that have no result to give."""
-    context.slots, context.must_run = None, True
-    try:
-        return await call_tool(engine, context)
-    finally:
-        context.must_run = False
-
-
 def has_begun(context: RequestContext) -> bool:
-    """Whether `run_tool` has come to the function; if not, the call was refused."""
+    """Whether a call of a tool with limits has come to its function; if not, it was refused."""
     return context.slots is not None and context.slots.taken
 
 

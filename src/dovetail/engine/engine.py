@@ -28,11 +28,11 @@ from dovetail.protocol.capabilities import ServerCapabilities
 from dovetail.protocol.results import ReadResourceResult, Shaper
 from dovetail.protocol.types import IDEMPOTENCY_KEY, Implementation
 from dovetail.registry.catalog import Catalog
+from dovetail.registry.registration import Idempotency
 from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
     from dovetail.engine.audit import AuditTrail
-    from dovetail.engine.idempotency import KeyedCalls
     from dovetail.engine.request_state import Sealer
     from dovetail.engine.result_cache import ResultCache
     from dovetail.engine.server_requests import UrlElicitations
@@ -62,7 +62,7 @@ class Engine:
         self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), share=max(1, most // 2))
         self.lease_timings = LeaseTimings()
         self._state: StateBackend | None = None  # until it is needed, or set
-        self.process = os.urandom(8).hex()  # names the memory that holds the state, if no other process shares it
+        self._random_name = os.urandom(8).hex()
         self._elicitations: UrlElicitations | None = None  # from the first one on
         self.lease: WorkerLease | None = None  # of the transport, or from the first call with a key on
         self.running_steps: set[asyncio.Task[Any]] = set()
@@ -124,8 +124,10 @@ class Engine:
         self.limits = (self.limit,)  # those of every call
         shared = self._state if self._state is not None and self._state.shared else None
         self.call_limits = CallLimits(self.tools, self.options, shared, self.lease_timings)
-        self.keyed_calls: KeyedCalls | None = None  # from the first one on, as the next
-        self.result_cache: ResultCache | None = None
+        most = self.options.max_concurrency + self.options.max_queue
+        self.waiting = Limit(most, 0, subject="The server")  # calls that wait for the result of another
+        self.keyed_runs: set[str] = set()  # ids of the runs with an idempotency key whose outcome is not stored
+        self.result_cache: ResultCache | None = None  # from the first result on
 
     @property
     def capabilities(self) -> ServerCapabilities:
@@ -145,7 +147,9 @@ class Engine:
         }
         names = frozenset(name for name, is_present in present.items() if is_present) | frozenset(options.declare)
         experimental = dict(options.experimental)
-        if any(tool.idempotency is not None for tool in self.tools.all()):  # so that clients look which tools they are
+        if any(
+            isinstance(tool.reuse, Idempotency) for tool in self.tools.all()
+        ):  # so that clients look which tools they are
             experimental.setdefault(IDEMPOTENCY_KEY, {} if self.state.shared else {"process": self.process})
         made = ServerCapabilities(names=names, list_changed=options.list_changed, experimental=experimental)
         with self._capabilities_lock:
@@ -238,6 +242,11 @@ class Engine:
         """Stop using a state backend that was closed."""
         if self._state is state:
             self._state = None
+
+    @property
+    def process(self) -> str:
+        """A name for the memory that holds the state if it is not shared; a fork has another one."""
+        return f"{self._random_name}-{os.getpid()}"
 
     @property
     def elicitations(self) -> "UrlElicitations":

@@ -10,16 +10,14 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from contextlib import AsyncExitStack, closing, suppress
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
 
 from dovetail import engine as lazy
-from dovetail.engine.call_tool import error_result, has_begun, run_tool
-from dovetail.engine.concurrency import Limit
+from dovetail.engine.call_tool import call_tool, error_result, has_begun
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.workers import WorkerLease
 from dovetail.errors import URL_ELICITATION_REQUIRED, ProtocolError
@@ -27,11 +25,12 @@ from dovetail.protocol.jsonrpc import encode, invalid_params
 from dovetail.protocol.methods import CallToolParams
 from dovetail.protocol.request_state import Round, arguments_digest, decode_round
 from dovetail.protocol.results import InputRequiredResult, Result, ToolResult
-from dovetail.protocol.types import CALL_KEY, PROCESS_KEY, REPLAY_KEY, Content
-from dovetail.registry.outputs import FencedResult
+from dovetail.protocol.types import CALL_KEY, PROCESS_KEY, REPLAY_KEY
+from dovetail.registry.outputs import restore_result, store_result
+from dovetail.registry.registration import Idempotency
 from dovetail.registry.tools import Tool
 from dovetail.schema.encode import OutputError, to_jsonable
-from dovetail.state.base import Codec, Conflict, Entry, Listener, StoreFull, StoreUnavailable
+from dovetail.state.base import Codec, Conflict, Listener, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 KEY_HEADER = "idempotency-key"
 MAX_KEY = 255  # characters
 MIN_SECRET_KEY = 32  # characters of a key that nothing but its secrecy keeps from other callers
-MAX_STORED_BYTES = 1024 * 1024  # of one outcome
+MAX_STORED_BYTES = 1024 * 1024  # of one result
 MAX_RUN = 86_400.0  # seconds that a claim lasts beyond its window, for a function that still runs
 POLL_INTERVAL = 1.0  # seconds; a lost worker wakes no call that waits for it
 STORE_WAIT = 2.0  # seconds that a response waits for the store; then it is sent, and its result stored later
@@ -58,121 +57,38 @@ TOO_LONG = (
     "The earlier call of {} with this idempotency key has ended, and its result was too long to be stored. It is not "
     "run again; check its effect before you call again, with a new key."
 )
-NOT_ANSWERED = "The earlier call of {} with this idempotency key had no answer in time; call again, with a new key."
 
 log = logging.getLogger("dovetail")
 
 
-class StoredResult(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
-    """The fields of a ToolResult: in every revision it can be sent again."""
-
-    content: tuple[Content, ...] = ()
-    structured: Raw | UnsetType = UNSET
-    is_error: bool = False
-    meta: dict[str, Any] | None = None
-    has_schema: bool = False
-    wrap: bool = False
-    text_copy: bool = True
-    fenced: bool = False
-
-    @classmethod
-    def from_result(cls, result: ToolResult) -> "StoredResult":
-        fields = {name: getattr(result, name) for name in ToolResult.__struct_fields__}
-        if result.structured is not UNSET:
-            fields["structured"] = Raw(encode(result.structured))
-        return cls(**fields, fenced=isinstance(result, FencedResult))
-
-    def replay(self) -> Result:
-        fields = {name: getattr(self, name) for name in ToolResult.__struct_fields__}
-        kind = FencedResult if self.fenced else ToolResult
-        return kind(**{**fields, "meta": {**(self.meta or {}), REPLAY_KEY: True}})
-
-
-class StoredError(msgspec.Struct, frozen=True, tag="error", omit_defaults=True):
-    """The JSON-RPC error in which a function has ended."""
-
-    code: int
-    message: str
-    data: Any = None
-    http_status: int = 200
-
-    @classmethod
-    def from_failure(cls, failure: ProtocolError) -> "StoredError":
-        data = None
-        with suppress(OutputError):  # data that can't be sent either
-            data = to_jsonable(failure.data)
-        return cls(failure.code, failure.message, data, failure.http_status)
-
-    def replay(self) -> Result:
-        raise ProtocolError(self.message, code=self.code, data=self.data, http_status=self.http_status)
-
-
-class StoredQuestions(msgspec.Struct, frozen=True, tag="questions"):
-    """The result of a round that asks the client; since 2026-07-28."""
-
-    requests: Mapping[str, Raw]
-    state: str
-
-    def replay(self) -> Result:
-        return InputRequiredResult(self.requests, self.state)
-
-
-Outcome = StoredResult | StoredError | StoredQuestions
-_decode_outcome: Callable[[bytes], Outcome] = msgspec.json.Decoder(Outcome).decode
-
-
-class Record(msgspec.Struct, frozen=True):
-    """What the store holds of a key."""
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the store holds of a key: a call that runs, or its result, its error, or the questions of its last round."""
 
     worker: str  # that has claimed it
     run: str  # its id
     arguments: str  # their digest
-    status: Literal["running", "asking", "done"] = "running"
-    outcome: bytes = b""
     call: str = ""  # the id that all rounds of a call share
+    result: bytes = b""
+    error: tuple[int, str, Any, int] | None = None  # code, message, data and HTTP status
+    questions: InputRequiredResult | None = None
     round: int = 0  # of the questions
     expires: float = 0.0  # seconds since 1970, when they can't be answered any more
 
-    def ended(self, outcome: Outcome, **changes: Any) -> "Record":
-        return msgspec.structs.replace(self, **{"status": "done", "outcome": encode(outcome), **changes})
+    @property
+    def is_running(self) -> bool:
+        return not self.result and self.error is None and self.questions is None
+
+    def replay(self) -> Result:
+        if self.error is not None:
+            code, message, data, http_status = self.error
+            raise ProtocolError(message, code=code, data=data, http_status=http_status)
+        if self.questions is not None:
+            return self.questions
+        result = restore_result(self.result)
+        return replace(result, meta={**(result.meta or {}), REPLAY_KEY: True})
 
 
 CODEC: Codec[Record] = Codec(Record, "idempotency key")
-
-
-class Claim(msgspec.Struct):
-    """A call that wants to run, or runs."""
-
-    name: str  # of the record
-    tool: Tool
-    record: Record
-    continued: Round | None  # the round that it goes on with
-    is_known_elsewhere: bool  # it is a repeat, and another process, or an earlier one, knows whether the first has run
-    previous: Record | None = None  # that it has replaced: the questions of that round
-
-    @property
-    def window(self) -> float:
-        assert self.tool.idempotency is not None
-        return self.tool.idempotency.window
-
-    def outcome(self, found: Record) -> Outcome | None:
-        """The outcome in a record; None if its call runs, or has come to the round that this one goes on with."""
-        if found.arguments != self.record.arguments:
-            raise invalid_params(OTHER_ARGUMENTS)
-        if self.continued is not None and self.continued.call != found.call:
-            raise invalid_params(OTHER_CALL)
-        if found.status == "running":
-            return None
-        if found.status == "done":
-            return _decode_outcome(found.outcome)
-        if self.continued is not None and self.continued.number == found.round:
-            return None
-        return failed(self.tool, NOT_ANSWERED) if found.expires <= time.time() else _decode_outcome(found.outcome)
-
-
-def failed(tool: Tool, text: str) -> StoredResult:
-    result = error_result(text.format(tool.name), has_schema=tool.definition.output_schema is not None)
-    return StoredResult.from_result(result)
 
 
 async def call_once(engine: "Engine", context: RequestContext, tool: Tool) -> Result:
@@ -180,12 +96,9 @@ async def call_once(engine: "Engine", context: RequestContext, tool: Tool) -> Re
     owner = lazy.caller_state.state_owner(context)
     key = read_key(context, is_known=owner is not None)
     if key is None:
-        return await run_tool(engine, context)
-    calls = engine.keyed_calls
-    if calls is None or calls.state is not engine.state:
-        calls = engine.keyed_calls = KeyedCalls(engine)
+        return await call_tool(engine, context, tool)
     digest = hashlib.sha256(encode([owner, tool.name, key])).hexdigest()
-    return await calls.call(context, tool, f"idempotency/{digest}")
+    return await KeyedCall(engine, context, tool, f"idempotency/{digest}").result()
 
 
 def read_key(context: RequestContext, *, is_known: bool) -> str | None:
@@ -208,168 +121,170 @@ def read_key(context: RequestContext, *, is_known: bool) -> str | None:
     return key
 
 
-def _continued_round(engine: "Engine", context: RequestContext) -> Round | None:
-    """The round that a request continues; None if it is the first of its call. Raises if its state is bad."""
-    params: CallToolParams = context.request.params
-    if not context.request.revision.input_required or not isinstance(params.request_state, str):
-        return None
-    lazy.input_required.resume(engine, context)
-    return decode_round(engine.sealer.open(params.request_state))
+class KeyedCall:
+    """One call with a key: it claims the key and runs, or gets what an earlier call has left there."""
 
-
-class KeyedCalls:
-    """The calls with a key that this process runs, and those that wait for one."""
-
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
-        self.state = engine.state
+    def __init__(self, engine: "Engine", context: RequestContext, tool: Tool, name: str) -> None:
         if engine.lease is None:
             engine.lease = WorkerLease(engine.state, engine.lease_timings)
             engine.lease.start()
+        self._engine = engine
+        self._state = engine.state
         self._lease = engine.lease
-        self._running: set[str] = set()  # ids of the runs whose outcome is not stored
-        most = engine.options.max_concurrency + engine.options.max_queue
-        self._waiting = Limit(most, 0, subject="The server")
-
-    async def call(self, context: RequestContext, tool: Tool, name: str) -> Result:
-        """Run the call, or give the outcome of an earlier one; `name` is that of the record."""
-        continued = _continued_round(self._engine, context)
+        self._context = context
+        self._tool = tool
+        self._name = name  # of the record
+        self._answered = Round(call="")  # the round whose questions this call answers, if it is not the first
+        state = context.request.params.request_state
+        if context.request.revision.input_required and isinstance(state, str):
+            lazy.input_required.resume(engine, context)  # raises if the state is bad
+            self._answered = decode_round(engine.sealer.open(state))
         params: CallToolParams = context.original_params or context.request.params
-        record = Record(
-            worker=self._lease.id,
-            run=os.urandom(8).hex(),
-            arguments=arguments_digest(params.arguments),
-            call="" if continued is None else continued.call,
-        )
-        process = context.request.meta.get(PROCESS_KEY, self._engine.process)
-        claim = Claim(name, tool, record, continued, process != self._engine.process)
-        outcome = await self._claim_or_join(claim)
-        return await self._run(context, claim) if outcome is None else outcome.replay()
+        digest, run = arguments_digest(params.arguments), os.urandom(8).hex()
+        self._claim = Record(self._lease.id, run=run, arguments=digest, call=self._answered.call)
+        self._previous: Record | None = None  # that the claim has replaced: the questions which this call answers
 
-    # ── before the run ──
+    async def result(self) -> Result:
+        async with AsyncExitStack() as stack:
+            earlier = await self._claim_or_join(stack)
+        return await self._run() if earlier is None else earlier.replay()
 
-    async def _claim_or_join(self, claim: Claim) -> Outcome | None:
-        """The outcome of an earlier call, when it has ended; None if this call has the claim."""
-        listener: Listener | None = None
-        try:
-            while True:
-                entry = await self.state.get(claim.name)
-                found = None if entry is None else CODEC.decode(entry.value)
-                if entry is None and claim.continued is not None:
+    async def _claim_or_join(self, stack: AsyncExitStack) -> Record | None:
+        """What an earlier call has left, once it has ended; None if this call has the claim."""
+        process, listener = self._engine.process, None
+        while True:
+            entry = await self._state.get(self._name)
+            found = None if entry is None else CODEC.decode(entry.value)
+            if found is None:
+                if self._answered.call:
                     raise invalid_params(OTHER_CALL)
-                if found is None and (entry is not None or claim.is_known_elsewhere):  # another version has written it
-                    return failed(claim.tool, UNKNOWN)
-                if found is not None and (outcome := claim.outcome(found)) is not None:
-                    return outcome
-                if entry is None or found is None or found.status == "asking":
-                    claim.previous = found
-                    if await self._put(claim, 0 if entry is None else entry.version):
-                        return None
-                elif listener is None:  # then look once more: it may have ended before
-                    await self._waiting.acquire()
-                    listener = self.state.listen([claim.name])
+                # Another version has written the record; or the process that knew the first call of a repeat has ended.
+                if entry is not None or self._context.request.meta.get(PROCESS_KEY, process) != process:
+                    return self._failed(UNKNOWN)
+            elif found.arguments != self._claim.arguments:
+                raise invalid_params(OTHER_ARGUMENTS)
+            elif self._answered.call not in ("", found.call):
+                raise invalid_params(OTHER_CALL)
+            elif found.is_running:
+                if listener is None:  # then look once more: it may have ended before
+                    await stack.enter_async_context(self._engine.waiting)
+                    listener = stack.enter_context(closing(self._state.listen([self._name])))
+                elif await self._is_lost(found):
+                    return self._failed(UNKNOWN)
                 else:
-                    await self._wait(listener, claim, entry, found)
-        finally:
-            if listener is not None:
-                listener.close()
-                self._waiting.release()
+                    await _wait(listener)
+                continue
+            elif found.questions is None or self._answered.number != found.round:
+                return self._failed(UNKNOWN) if 0 < found.expires <= time.time() else found
+            self._previous = found
+            if await self._put_claim(0 if entry is None else entry.version):
+                return None
 
-    async def _put(self, claim: Claim, version: int) -> bool:
+    async def _is_lost(self, found: Record) -> bool:
+        if found.worker == self._lease.id:
+            return found.run not in self._engine.keyed_runs
+        return await self._lease.is_lost(found.worker)
+
+    async def _put_claim(self, version: int) -> bool:
         """Whether this call has the claim: no other was first."""
         if self._lease.store_error is not None:
             await self._lease.renew()  # a claim without a lease would be taken for lost
-        self._running.add(claim.record.run)
+        self._engine.keyed_runs.add(self._claim.run)
         try:
-            ttl = claim.window + MAX_RUN
-            await self.state.put(claim.name, CODEC.encode(claim.record), ttl=ttl, if_version=version)
+            await self._put(self._claim, version)
         except Conflict:
-            self._running.discard(claim.record.run)
+            self._engine.keyed_runs.discard(self._claim.run)
             return False
         except BaseException:  # it may have happened
-            self._settle(claim, claim.previous)
+            self._settle(self._previous)
             raise
         return True
 
-    async def _wait(self, listener: Listener, claim: Claim, entry: Entry, found: Record) -> None:
-        """Wait for another run. If it was lost, that is stored, once."""
-        if found.worker == self._lease.id:
-            is_lost = found.run not in self._running
-        else:
-            is_lost = await self._lease.is_lost(found.worker)
-        if is_lost:
-            log.warning("%s: a call with an idempotency key was lost, its outcome is unknown", claim.tool.label)
-            unknown = CODEC.encode(found.ended(failed(claim.tool, UNKNOWN)))
-            with suppress(Conflict):  # another call was first, or the run has ended
-                await self.state.put(claim.name, unknown, ttl=claim.window, if_version=entry.version)
-                await self.state.publish(claim.name)
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(POLL_INTERVAL):
-                if not await listener.wait():
-                    raise StoreUnavailable  # it was closed
-
     # ── the run ──
 
-    async def _run(self, context: RequestContext, claim: Claim) -> Result:
-        own = claim.record
-        ended: Record | None = own.ended(failed(claim.tool, UNKNOWN))  # unless it comes to an end
+    async def _run(self) -> Result:
+        context = self._context
+        ended: Record | None = self._failed(UNKNOWN)  # unless it comes to an end
         context.outlives_connection = True
         try:
-            result = await run_tool(self._engine, context)
-            ended = self._ended(claim, result)
+            result = await call_tool(self._engine, context, self._tool)
+            ended = self._ended(result)
             return result
         except ProtocolError as failure:
             is_question = failure.code == URL_ELICITATION_REQUIRED  # the call can be made when it is answered
-            ended = None if is_question else own.ended(StoredError.from_failure(failure))
+            ended = None if is_question else replace(self._claim, error=_error(failure))
             raise
         finally:
             context.outlives_connection = False
-            storing = self._settle(claim, ended if has_begun(context) else claim.previous)
+            storing = self._settle(ended if has_begun(context) else self._previous)
             await asyncio.wait([storing], timeout=STORE_WAIT)
 
-    def _ended(self, claim: Claim, result: Result) -> Record:
+    def _ended(self, result: Result) -> Record:
         if isinstance(result, InputRequiredResult):
             asked = decode_round(self._engine.sealer.open(result.state))
-            questions = StoredQuestions({key: Raw(encode(each)) for key, each in result.requests.items()}, result.state)
-            round = {"call": asked.call, "round": asked.number, "expires": asked.expires}
-            return claim.record.ended(questions, status="asking", **round)
+            return replace(self._claim, questions=result, call=asked.call, round=asked.number, expires=asked.expires)
         assert isinstance(result, ToolResult)
-        ended = claim.record.ended(StoredResult.from_result(result))
-        return ended if len(ended.outcome) <= MAX_STORED_BYTES else claim.record.ended(failed(claim.tool, TOO_LONG))
+        stored = store_result(result)
+        return replace(self._claim, result=stored) if len(stored) <= MAX_STORED_BYTES else self._failed(TOO_LONG)
 
-    def _settle(self, claim: Claim, ended: Record | None) -> "asyncio.Task[None]":
+    def _failed(self, text: str) -> Record:
+        has_schema = self._tool.definition.output_schema is not None
+        result = error_result(text.format(self._tool.name), has_schema=has_schema)
+        return replace(self._claim, result=store_result(result))
+
+    # ── the store ──
+
+    async def _put(self, record: Record, version: int) -> None:
+        assert isinstance(self._tool.reuse, Idempotency)
+        ttl = self._tool.reuse.window
+        if record.is_running or record.questions is not None:  # the window begins when the call has ended
+            ttl += max(MAX_RUN, record.expires - time.time())
+        await self._state.put(self._name, CODEC.encode(record), ttl=ttl, if_version=version)
+
+    def _settle(self, ended: Record | None) -> "asyncio.Task[None]":
         """Store the end of a run, or free its key (None), even if the call is cancelled or the store unavailable."""
         steps = self._engine.running_steps
-        task = asyncio.get_running_loop().create_task(self._store_end(claim, ended))
+        task = asyncio.get_running_loop().create_task(self._store_end(ended))
         steps.add(task)
         task.add_done_callback(steps.discard)
         return task
 
-    async def _store_end(self, claim: Claim, ended: Record | None) -> None:
+    async def _store_end(self, ended: Record | None) -> None:
         try:
             for delay in RETRY_DELAYS:
                 try:
-                    return await self._replace(claim, ended)
-                except Conflict:  # another worker takes this one for lost
-                    continue
+                    return await self._replace_claim(ended)
                 except StoreFull:
-                    ended = None if ended is None else claim.record.ended(failed(claim.tool, TOO_LONG))
-                except StoreUnavailable:
+                    ended = None if ended is None else self._failed(TOO_LONG)
+                except (StoreUnavailable, Conflict):  # Conflict: it has expired meanwhile
                     pass
                 await asyncio.sleep(delay)
-            log.error("%s: the result of a call with an idempotency key could not be stored", claim.tool.label)
+            log.error("%s: the result of a call with an idempotency key could not be stored", self._tool.label)
         finally:
-            self._running.discard(claim.record.run)
+            self._engine.keyed_runs.discard(self._claim.run)
 
-    async def _replace(self, claim: Claim, ended: Record | None) -> None:
-        """Replace the record of a claim, if it is still there."""
-        entry = await self.state.get(claim.name)
+    async def _replace_claim(self, ended: Record | None) -> None:
+        """Replace the claim, if it is still there: then no other call writes the record."""
+        entry = await self._state.get(self._name)
         found = None if entry is None else CODEC.decode(entry.value)
-        if entry is None or found is None or found.run != claim.record.run:
+        if entry is None or found is None or found.run != self._claim.run:
             return
         if ended is None:
-            await self.state.delete(claim.name)
+            await self._state.delete(self._name)
         else:
-            await self.state.put(claim.name, CODEC.encode(ended), ttl=claim.window, if_version=entry.version)
-        await self.state.publish(claim.name)
+            await self._put(ended, entry.version)
+        await self._state.publish(self._name)
+
+
+async def _wait(listener: Listener) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(POLL_INTERVAL):
+            if not await listener.wait():
+                raise StoreUnavailable  # it was closed
+
+
+def _error(failure: ProtocolError) -> tuple[int, str, Any, int]:
+    data = None
+    with suppress(OutputError):  # data that can't be sent either
+        data = to_jsonable(failure.data)
+    return failure.code, failure.message, data, failure.http_status

@@ -142,7 +142,6 @@ class RequestContext(msgspec.Struct, eq=False):
     server_requests: "ServerRequests | None" = None  # from the first server request, step or input response on
     uses_state: bool = False  # of the caller: what the call gives is for no other
     slots: "HeldSlots | None" = None  # of the function that runs for it
-    must_run: bool = False  # there is no result of an earlier call to give
     outlives_connection: bool = False  # its client will make it again, so a disconnect does not cancel it
     original_params: Any = None  # as they came, once a middleware may have changed those of the request
     _cancellation: Cancellation | None = None

@@ -1,4 +1,4 @@
-"""Structured content from return values, checked by their schema; long and untrusted results.
+"""Structured content from return values, checked by their schema; long, untrusted and stored results.
 
 A mark in `_meta` tells the host that a result holds text from untrusted sources. A fence is for the model: each text
 gets a random boundary line before and after it, and a sentence that says that the text between is data. Fences are
@@ -10,17 +10,17 @@ import inspect
 import math
 import types
 from collections import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Never, NoReturn, Union, get_args, get_origin
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw, UnsetType
 
 from dovetail import schema as lazy_schema
 from dovetail.errors import SetupError, ToolError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.results import Shaper, ToolResult
-from dovetail.protocol.types import Audio, Content, Image, Text, shape_content
+from dovetail.protocol.types import Content, Text, shape_content
 from dovetail.registry.functions import bare_type
 from dovetail.registry.registration import UntrustedOutput
 from dovetail.schema.decode import DecoderBuilder
@@ -154,7 +154,7 @@ def _is_content(annotation: Any, content: tuple[type, ...]) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, content)
 
 
-CUT = "\n[Cut: this text has {total} bytes, and the tool {name} gives {limit} at most.]"
+CUT = "\n[Cut: this text has {total} bytes, and {limit} are allowed.]"
 
 
 def bound_result(shape: ToResult, limit: int, name: str) -> ToResult:
@@ -162,42 +162,32 @@ def bound_result(shape: ToResult, limit: int, name: str) -> ToResult:
 
     def bound(value: Any) -> ToolResult:
         result = shape(value)
-        texts = [len(block.text.encode()) if isinstance(block, Text) else 0 for block in result.content]
-        rest = limit - sum(map(_size, result.content))
+        total = sum(len(block.text.encode()) for block in result.content if isinstance(block, Text))
+        rest = limit - sum(len(encode(block)) for block in result.content if not isinstance(block, Text))
         if result.structured is not UNSET:
             rest -= len(encode(result.structured))
         if rest < 0:
-            raise ToolError(
-                f"The result of {name} is too long: it has {limit - rest} bytes, and {limit} are allowed; ask for less"
-            )
-        if sum(texts) <= rest:
+            size = limit - rest
+            raise ToolError(f"The result of {name} is too long: it has {size} bytes, and {limit} are allowed")
+        if total <= rest:
             return result
-        notice = CUT.format(total=sum(texts), name=name, limit=limit)
-        return msgspec.structs.replace(result, content=_cut(result.content, max(0, rest - len(notice)), notice))
+        notice = CUT.format(total=total, limit=limit)
+        content = tuple(_cut(result.content, max(0, rest - len(notice)), notice))
+        return msgspec.structs.replace(result, content=content)
 
     return bound
 
 
-def _size(block: Content) -> int:
-    """The bytes of a block that can't be cut."""
-    return (
-        0 if isinstance(block, Text) else len(block.data) if isinstance(block, (Image, Audio)) else len(encode(block))
-    )
-
-
-def _cut(content: Sequence[Content], rest: int, notice: str) -> tuple[Content, ...]:
+def _cut(content: Sequence[Content], rest: int, notice: str) -> Iterator[Content]:
     """The blocks with `rest` bytes of text; the last text says that it was cut, those behind it are left out."""
-    kept: list[Content] = []
-    is_cut = False
     for block in content:
         if not isinstance(block, Text):
-            kept.append(block)
-        elif not is_cut:
+            yield block
+        elif rest >= 0:
             data = block.text.encode()
-            is_cut, text = len(data) > rest, data[:rest].decode(errors="ignore")
-            kept.append(msgspec.structs.replace(block, text=text + notice) if is_cut else block)
+            text = block.text if len(data) <= rest else data[:rest].decode(errors="ignore") + notice
+            yield msgspec.structs.replace(block, text=text)
             rest -= len(data)
-    return tuple(kept)
 
 
 UNTRUSTED_KEY = "dovetail/untrusted"
@@ -240,3 +230,25 @@ class FencedResult(ToolResult, frozen=True, kw_only=True):
             return shape_content(self.content, shaper.revision)
         value = self.decoded().structured
         return (Text(value if isinstance(value, str) else encode(self.structured).decode()),)
+
+
+class StoredResult(ToolResult, frozen=True, kw_only=True, omit_defaults=True):
+    """A result as it is stored, to be sent in any revision: no middleware that gets it can change what is stored."""
+
+    structured: Raw | UnsetType = UNSET
+    fenced: bool = False
+
+
+_decode_stored = functools.cache(lambda: msgspec.json.Decoder(StoredResult).decode)  # made when it is needed
+
+
+def store_result(result: ToolResult) -> bytes:
+    fields = msgspec.structs.asdict(result)
+    if result.structured is not UNSET:
+        fields["structured"] = Raw(encode(result.structured))
+    return encode(StoredResult(**fields, fenced=isinstance(result, FencedResult)))
+
+
+def restore_result(stored: bytes) -> ToolResult:
+    fields = msgspec.structs.asdict(_decode_stored()(stored))
+    return FencedResult(**fields) if fields.pop("fenced") else ToolResult(**fields)

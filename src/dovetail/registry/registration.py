@@ -43,6 +43,13 @@ class Idempotency(msgspec.Struct, frozen=True):
             raise SetupError(f"Idempotency(window={self.window!r}): it must be a number of seconds, up to a year")
 
 
+class Caching(msgspec.Struct, frozen=True):
+    """Results of a tool are cached for some seconds: for each caller, or for all."""
+
+    seconds: float
+    shared: bool
+
+
 class Kind(msgspec.Struct, frozen=True):
     """The values that an option may have: as a type, and in words."""
 

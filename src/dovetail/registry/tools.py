@@ -29,6 +29,7 @@ from dovetail.registry.functions import FunctionInfo, Invocation, inspect_functi
 from dovetail.registry.outputs import Output, ToResult, bound_result, compile_output, compile_raw_output, mark_untrusted
 from dovetail.registry.registration import (
     AccessRule,
+    Caching,
     CommonOptions,
     Idempotency,
     OutputPolicy,
@@ -80,10 +81,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     is_limited: bool = False  # whether a call needs more than one of the server's slots
     max_concurrency: int | None = None
     rates: tuple[Rate, ...] = ()
-    reuses_results: bool = False  # whether it has one of the next two
-    idempotency: Idempotency | None = None
-    cache: float | None = None  # seconds for which its results are cached
-    cache_shared: bool = False  # for all callers, not for each
+    reuse: Idempotency | Caching | None = None  # of its results
     headers: tuple[HeaderParameter, ...] = ()
     choices: Mapping[str, Sequence[str]] = {}  # arguments whose values are a closed set, for completion
 
@@ -152,8 +150,8 @@ def compile_tool(
     untrusted = options.get("untrusted_output", False)
     annotations = _annotations(options, info.where)
     reuse = _reuse(options, info, annotations)
-    if (idempotency := reuse["idempotency"]) is not None:  # how a client knows that it may repeat a call
-        mark = {IDEMPOTENCY_KEY: {"windowSeconds": idempotency.window}}
+    if isinstance(reuse, Idempotency):  # how a client knows that it may repeat a call
+        mark = {IDEMPOTENCY_KEY: {"windowSeconds": reuse.window}}
         options = {**options, "meta": {**(options.get("meta") or {}), **mark}}
     return Tool(
         definition=ToolDefinition(
@@ -168,32 +166,33 @@ def compile_tool(
         label=f"tool {name}",
         access=access_rule(options, info.where),
         requires=frozenset(options.get("requires", ())),
-        is_limited=bool(rates) or options.get("max_concurrency") is not None or reuse["reuses_results"],
+        is_limited=bool(rates) or options.get("max_concurrency") is not None or reuse is not None,
         max_concurrency=options.get("max_concurrency"),
         rates=rates,
         headers=headers,
         choices=closed_choices(arguments.schema),
-        **reuse,
+        reuse=reuse,
     )
 
 
-def _reuse(options: ToolOptions, info: FunctionInfo, annotations: ToolAnnotations | None) -> dict[str, Any]:
-    """The fields of a tool that gives results again; raises SetupError if they could be wrong then."""
-    given, seconds, shared = options.get("idempotency", False), options.get("cache"), options.get("cache_shared", False)
-    idempotency = Idempotency() if given is True else msgspec.convert(given, Idempotency) if given else None
-    problem = None
-    if seconds is None and shared:
-        problem = "cache_shared=True shares what is cached; add cache=, the seconds for which it is"
-    elif seconds is not None and idempotency is not None:
-        problem = "a tool with cache= has no effect that could be repeated; leave out cache= or idempotency="
-    elif seconds is not None and annotations is not None and annotations.destructive_hint:
-        problem = "a call that is answered from a cache destroys nothing; leave out cache= or destructiveHint"
-    elif shared and info.supplied:
-        problem = f"cache_shared=True is for results that depend on no caller; leave it out, or {min(info.supplied)}"
-    if problem is not None:
+def _reuse(
+    options: ToolOptions, info: FunctionInfo, annotations: ToolAnnotations | None
+) -> Idempotency | Caching | None:
+    """Which results of a tool are given again; raises SetupError if they could be wrong then."""
+    idempotency, seconds, shared = options.get("idempotency"), options.get("cache"), options.get("cache_shared", False)
+    destroys = annotations is not None and annotations.destructive_hint
+    own = min(info.supplied, default=None)  # a parameter for the Context, or with Depends
+    problems = {
+        "cache_shared=True shares what is cached; add cache=, its seconds": shared and seconds is None,
+        "a tool with cache= has no effect to repeat; leave out cache= or idempotency=": seconds and idempotency,
+        "a call answered from a cache destroys nothing; leave out cache= or destructiveHint": seconds and destroys,
+        f"cache_shared=True is for results that depend on no caller; leave it out, or {own}": shared and own,
+    }
+    for problem in (text for text, is_met in problems.items() if is_met):
         raise SetupError(f"{info.where}: {problem}")
-    reuses = idempotency is not None or seconds is not None
-    return {"reuses_results": reuses, "idempotency": idempotency, "cache": seconds, "cache_shared": shared}
+    if idempotency:
+        return Idempotency() if idempotency is True else msgspec.convert(idempotency, Idempotency)
+    return None if seconds is None else Caching(seconds, shared)
 
 
 def _annotations(options: ToolOptions, where: str) -> ToolAnnotations | None:
