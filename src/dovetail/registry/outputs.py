@@ -239,9 +239,6 @@ class StoredResult(ToolResult, frozen=True, kw_only=True, omit_defaults=True):
     fenced: bool = False
 
 
-_decode_stored = functools.cache(lambda: msgspec.json.Decoder(StoredResult).decode)  # made when it is needed
-
-
 def store_result(result: ToolResult) -> bytes:
     fields = msgspec.structs.asdict(result)
     if result.structured is not UNSET:
@@ -250,5 +247,5 @@ def store_result(result: ToolResult) -> bytes:
 
 
 def restore_result(stored: bytes) -> ToolResult:
-    fields = msgspec.structs.asdict(_decode_stored()(stored))
+    fields = msgspec.structs.asdict(msgspec.json.decode(stored, type=StoredResult))
     return FencedResult(**fields) if fields.pop("fenced") else ToolResult(**fields)
