@@ -174,11 +174,9 @@ def _merge_failures(group: "ExceptionGroup[Exception]") -> errors.ToolError | er
     missing = [each for each in failures if isinstance(each, errors.MissingCapability)]
     if len(missing) == len(failures):
         return missing[0]
-    return (
-        errors.ToolError("\n".join(map(str, failures)))
-        if all(isinstance(each, errors.ToolError) for each in failures)
-        else None
-    )
+    if all(isinstance(each, errors.ToolError) for each in failures):
+        return errors.ToolError("\n".join(map(str, failures)))
+    return None
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
