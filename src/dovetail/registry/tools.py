@@ -124,7 +124,7 @@ def compile_tool(
     policy = options.get("output", "text" if options.get("structured_output") is False else output)
     output_schema, to_result = _compile_result(info, policy, options.get("output_schema"))
     if (most := options.get("max_result_bytes")) is not None:
-        to_result = bound_result(to_result, most, name)
+        to_result = functools.partial(bound_result, to_result, most, name)
     rates = registration.parse_rates(options["rate_limit"], info.where) if "rate_limit" in options else ()
     untrusted = options.get("untrusted_output", False)
     annotations = _annotations(options, info.where)
