@@ -301,7 +301,7 @@ def _bind(
 ) -> Coroutine[Any, Any, Any]:
     ctx: Context | None = None
     if invocation.context_names or run_in_context is not None:
-        ctx = Context(engine, context, can_wait=invocation.can_wait)
+        ctx = Context(engine, context, can_wait=invocation.is_async or invocation.in_thread)
     injected = dict.fromkeys(invocation.context_names, ctx)
     plan = invocation.dependencies
     if invocation.is_async and invocation.by_name and plan is None:

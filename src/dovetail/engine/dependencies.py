@@ -36,7 +36,7 @@ def start_with_dependencies(
     if engine.dependency_overrides:
         plan = Plan.compile(replaced(plan.nodes, engine.dependency_overrides, label, Context))
     if ctx is None and plan.takes_context:
-        ctx = Context(engine, context, can_wait=invocation.can_wait)
+        ctx = Context(engine, context, can_wait=invocation.is_async or invocation.in_thread)
     names, values = plan.names.items(), [None] * len(plan.dependencies)
 
     def call() -> Any:
