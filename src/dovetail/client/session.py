@@ -277,6 +277,7 @@ class ClientSession:
         return await self._follow_pages(method, key, item, True, timeout)  # a cached page may name an expired cursor
 
     async def _follow_pages(self, method: str, key: str, item: type[T], fresh: bool, timeout: Timeout) -> list[T]:
+        endless = f"{method}: the server's list does not end"
         items: list[T] = []
         cursor: str | None = None
         seen: set[str] = set()
@@ -287,12 +288,10 @@ class ClientSession:
             if cursor is None:
                 return items
             if cursor in seen:
-                raise errors.BadResponse(f"{method}: the server's list does not end: it gave the same cursor twice")
+                raise errors.BadResponse(f"{endless}: it gave the same cursor twice")
             seen.add(cursor)
             await asyncio.sleep(0)  # cached pages come without a pause
-        raise errors.BadResponse(
-            f"{method}: the server's list does not end after {len(seen)} pages with {len(items)} items"
-        )
+        raise errors.BadResponse(f"{endless} after {len(seen)} pages with {len(items)} items")
 
     @property
     def tool_headers(self) -> ToolHeaders | None:

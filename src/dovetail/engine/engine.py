@@ -265,7 +265,6 @@ class Engine:
 
     @property
     def lifespan_value(self) -> Any:
-        """What the lifespan yielded."""
         return None if self._lifespan is None else self._lifespan.value
 
     async def start(self, owner: Any = None) -> None:

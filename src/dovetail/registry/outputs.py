@@ -154,9 +154,6 @@ def _is_content(annotation: Any, content: tuple[type, ...]) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, content)
 
 
-CUT = "\n[Cut: this text has {total} bytes, and {limit} are allowed.]"
-
-
 def bound_result(shape: ToResult, limit: int, name: str, value: Any) -> ToolResult:
     """`shape(value)`, in `limit` bytes at most: text is cut at a character, anything else is a ToolError."""
     result = shape(value)
@@ -168,7 +165,7 @@ def bound_result(shape: ToResult, limit: int, name: str, value: Any) -> ToolResu
         raise ToolError(f"The result of {name} is too long: it has {limit - rest} bytes, and {limit} are allowed")
     if total <= rest:
         return result
-    notice = CUT.format(total=total, limit=limit)
+    notice = f"\n[Cut: this text has {total} bytes, and {limit} are allowed.]"
     content = tuple(_cut(result.content, max(0, rest - len(notice)), notice))
     return msgspec.structs.replace(result, content=content)
 
