@@ -94,11 +94,7 @@ class Server:
         """Register a function as a resource, or as a template if the URI has `{variables}`."""
         if not isinstance(uri, str):
             raise SetupError('@server.resource needs the URI: write @server.resource("scheme://path")')
-
-        def register(function: F) -> F:
-            self.add_resource(uri, function, **options)
-            return function
-
+        register: Callable[[F], F] = _decorate("resource", partial(self.add_resource, uri), None, options)
         return register
 
     def add_resource(self, uri: str, function: Callable[..., Any], **options: "Unpack[ResourceOptions]") -> None:

@@ -18,27 +18,19 @@ from dovetail.client.session import ClientSession, Timeout
 from dovetail.client.subscriptions import ChangeStream
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import HEADER_MISMATCH, NotApproved, ServerError, SetupError, ToolError
+from dovetail.protocol import types
 from dovetail.protocol.capabilities import Completion
 from dovetail.protocol.methods import ListenFilter, LogLevel
 from dovetail.protocol.results import CompleteResult, PromptResult
-from dovetail.protocol.types import (
-    CALL_KEY,
-    Implementation,
-    PromptDefinition,
-    ResourceContents,
-    ResourceDefinition,
-    TemplateDefinition,
-    ToolDefinition,
-)
 from dovetail.registry.registration import checked_options
 
-RESOURCES = ("resources/list", "resources", ResourceDefinition)
-TEMPLATES = ("resources/templates/list", "resourceTemplates", TemplateDefinition)
-PROMPTS = ("prompts/list", "prompts", PromptDefinition)
+RESOURCES = ("resources/list", "resources", types.ResourceDefinition)
+TEMPLATES = ("resources/templates/list", "resourceTemplates", types.TemplateDefinition)
+PROMPTS = ("prompts/list", "prompts", types.PromptDefinition)
 
 
 class _ReadResourceResult(msgspec.Struct, frozen=True):
-    contents: list[ResourceContents]
+    contents: list[types.ResourceContents]
 
 
 class Client:
@@ -86,7 +78,7 @@ class Client:
         return self._session.revision.name
 
     @property
-    def server_info(self) -> Implementation | None:
+    def server_info(self) -> types.Implementation | None:
         return self._session.negotiated.server_info
 
     @property
@@ -105,12 +97,12 @@ class Client:
         """The result of `server/discover`; since 2026-07-28."""
         return read_object(DISCOVER, await self._session.fetch(DISCOVER, {}, fresh=fresh, timeout=timeout))
 
-    async def list_tools(self, *, fresh: bool = False, timeout: Timeout = "default") -> list[ToolDefinition]:
+    async def list_tools(self, *, fresh: bool = False, timeout: Timeout = "default") -> list[types.ToolDefinition]:
         return await self._tools.list_all(fresh=fresh, timeout=timeout)
 
     async def list_tools_page(
         self, cursor: str | None = None, *, fresh: bool = False, timeout: Timeout = "default"
-    ) -> ListPage[ToolDefinition]:
+    ) -> ListPage[types.ToolDefinition]:
         return await self._tools.page(cursor, fresh=fresh, timeout=timeout)
 
     async def call_tool(
@@ -138,7 +130,7 @@ class Client:
         if may_repeat := await self._tools.may_repeat(name, timeout):
             send = partial(self._session.repeat, send)
         if may_repeat or idempotency_key is not None:
-            params["_meta"] = {CALL_KEY: idempotency_key or os.urandom(24).hex()}
+            params["_meta"] = {types.CALL_KEY: idempotency_key or os.urandom(24).hex()}
         if self._session.tool_headers is not None:
             send = partial(self._send_with_headers, name, send, timeout)
         raw = await self._session.finish("tools/call", params, send)
@@ -170,7 +162,7 @@ class Client:
         if await self._current_tool(name, timeout) != tool:
             raise NotApproved(f"The tool {name} was not called: it changed while it was being approved")
 
-    async def _current_tool(self, name: str, timeout: Timeout) -> ToolDefinition | None:
+    async def _current_tool(self, name: str, timeout: Timeout) -> types.ToolDefinition | None:
         """The tool as the server lists it now: the cache is used only if all changes are announced."""
         if not (has_flag(self.capabilities, "tools", "listChanged") and self._session.hears_all_changes):
             self._tools.invalidate()
@@ -180,36 +172,38 @@ class Client:
         if change.kind == "tools":
             self._tools.invalidate()
 
-    async def list_resources(self, *, fresh: bool = False, timeout: Timeout = "default") -> list[ResourceDefinition]:
+    async def list_resources(
+        self, *, fresh: bool = False, timeout: Timeout = "default"
+    ) -> list[types.ResourceDefinition]:
         return await self._session.pages(*RESOURCES, fresh=fresh, timeout=timeout)
 
     async def list_resources_page(
         self, cursor: str | None = None, *, fresh: bool = False, timeout: Timeout = "default"
-    ) -> ListPage[ResourceDefinition]:
+    ) -> ListPage[types.ResourceDefinition]:
         return await self._session.page(*RESOURCES, cursor, fresh=fresh, timeout=timeout)
 
     async def list_resource_templates(
         self, *, fresh: bool = False, timeout: Timeout = "default"
-    ) -> list[TemplateDefinition]:
+    ) -> list[types.TemplateDefinition]:
         return await self._session.pages(*TEMPLATES, fresh=fresh, timeout=timeout)
 
     async def list_resource_templates_page(
         self, cursor: str | None = None, *, fresh: bool = False, timeout: Timeout = "default"
-    ) -> ListPage[TemplateDefinition]:
+    ) -> ListPage[types.TemplateDefinition]:
         return await self._session.page(*TEMPLATES, cursor, fresh=fresh, timeout=timeout)
 
     async def read_resource(
         self, uri: str, *, fresh: bool = False, timeout: Timeout = "default"
-    ) -> list[ResourceContents]:
+    ) -> list[types.ResourceContents]:
         result = await self._session.request(READ, {"uri": uri}, _ReadResourceResult, fresh=fresh, timeout=timeout)
         return result.contents
 
-    async def list_prompts(self, *, fresh: bool = False, timeout: Timeout = "default") -> list[PromptDefinition]:
+    async def list_prompts(self, *, fresh: bool = False, timeout: Timeout = "default") -> list[types.PromptDefinition]:
         return await self._session.pages(*PROMPTS, fresh=fresh, timeout=timeout)
 
     async def list_prompts_page(
         self, cursor: str | None = None, *, fresh: bool = False, timeout: Timeout = "default"
-    ) -> ListPage[PromptDefinition]:
+    ) -> ListPage[types.PromptDefinition]:
         return await self._session.page(*PROMPTS, cursor, fresh=fresh, timeout=timeout)
 
     async def get_prompt(

@@ -16,21 +16,15 @@ from dovetail.client.dispatcher import ProgressHandler
 from dovetail.client.results import CallToolResult
 from dovetail.client.session import Timeout
 from dovetail.errors import BadResponse, ConnectionLost, SetupError, ToolError
+from dovetail.protocol import types
 from dovetail.protocol.methods import LogLevel
 from dovetail.protocol.results import PromptResult
-from dovetail.protocol.types import (
-    PromptDefinition,
-    ResourceContents,
-    ResourceDefinition,
-    TemplateDefinition,
-    ToolDefinition,
-)
 from dovetail.registry.registration import checked_options
 
 log = logging.getLogger("dovetail.client")
 
 T = TypeVar("T")
-Named = TypeVar("Named", ToolDefinition, PromptDefinition)
+Named = TypeVar("Named", types.ToolDefinition, types.PromptDefinition)
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -137,7 +131,7 @@ class Clients(Mapping[str, Client]):
     def __len__(self) -> int:
         return len(self._clients)
 
-    async def list_tools(self, *, fresh: bool = False) -> list[ToolDefinition]:
+    async def list_tools(self, *, fresh: bool = False) -> list[types.ToolDefinition]:
         """The tools of all servers, as `server_tool`."""
         return self._prefixed("tool", await self._collect("tools", lambda client: client.list_tools(fresh=fresh)))
 
@@ -148,7 +142,7 @@ class Clients(Mapping[str, Client]):
         client, own_name = self._resolve(name, "tool")
         return await client.call_tool(own_name, arguments, **options)
 
-    async def list_prompts(self, *, fresh: bool = False) -> list[PromptDefinition]:
+    async def list_prompts(self, *, fresh: bool = False) -> list[types.PromptDefinition]:
         """The prompts of all servers, as `server_prompt`."""
         return self._prefixed("prompt", await self._collect("prompts", lambda client: client.list_prompts(fresh=fresh)))
 
@@ -157,14 +151,14 @@ class Clients(Mapping[str, Client]):
         client, own_name = self._resolve(name, "prompt")
         return await client.get_prompt(own_name, arguments)
 
-    async def list_resources(self, *, fresh: bool = False) -> list[tuple[str, ResourceDefinition]]:
+    async def list_resources(self, *, fresh: bool = False) -> list[tuple[str, types.ResourceDefinition]]:
         """The resources of all servers, each with the name of its server: several may use the same URI."""
         return await self._collect("resources", lambda client: client.list_resources(fresh=fresh))
 
-    async def list_resource_templates(self, *, fresh: bool = False) -> list[tuple[str, TemplateDefinition]]:
+    async def list_resource_templates(self, *, fresh: bool = False) -> list[tuple[str, types.TemplateDefinition]]:
         return await self._collect("resources", lambda client: client.list_resource_templates(fresh=fresh))
 
-    async def read_resource(self, server: str, uri: str, *, fresh: bool = False) -> list[ResourceContents]:
+    async def read_resource(self, server: str, uri: str, *, fresh: bool = False) -> list[types.ResourceContents]:
         return await self[server].read_resource(uri, fresh=fresh)
 
     async def _collect(self, feature: str, fetch: Callable[[Client], Awaitable[list[T]]]) -> list[tuple[str, T]]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Raw
 
-from dovetail import __version__
+from dovetail import __version__, errors
 from dovetail.client.cache import ResponseCache
 from dovetail.client.config import SharedOptions
 from dovetail.client.dispatcher import Dispatcher, Params, ProgressHandler, RunHandler
@@ -20,17 +20,6 @@ from dovetail.client.results import ListPage, LogMessage, read_page, read_result
 from dovetail.client.subscriptions import ChangeStream, ChangeStreams
 from dovetail.client.transports.base import ToolHeaders, Transport, cancel_and_wait
 from dovetail.engine.subscriptions import Change
-from dovetail.errors import (
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    BadResponse,
-    ConnectionLost,
-    DovetailError,
-    NotSignedIn,
-    ProtocolError,
-    ServerError,
-    SetupError,
-)
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.methods import ListenFilter, LogLevel
 from dovetail.protocol.revisions import Revision
@@ -63,10 +52,10 @@ class ClientSession:
         self._timeout = options.get("timeout", 30)
         self._max_timeout = options.get("max_timeout", 3600)
         if not self._max_timeout > 0:
-            raise SetupError(f"Client: max_timeout={self._max_timeout} must be a number of seconds above 0")
+            raise errors.SetupError(f"Client: max_timeout={self._max_timeout} must be a number of seconds above 0")
         self._max_rounds = options.get("max_rounds", 32)
         if self._max_rounds < 0:
-            raise SetupError(f"Client: max_rounds={self._max_rounds} must be 0 or more")
+            raise errors.SetupError(f"Client: max_rounds={self._max_rounds} must be 0 or more")
         self._transcript = options.get("transcript")
         self._log_handler = options.get("log_handler")
         self._on_change = on_change
@@ -83,7 +72,7 @@ class ClientSession:
 
     async def open(self, seconds: float | None = None) -> None:
         if self._dispatcher is not None:
-            raise SetupError("Client: it is open already; make another one for another connection")
+            raise errors.SetupError("Client: it is open already; make another one for another connection")
         self._session_ended, self._session_log_level = False, None
         self.cache.clear()
         (self._transport.tool_headers or {}).clear()
@@ -110,7 +99,7 @@ class ClientSession:
     def negotiated(self) -> NegotiatedProtocol:
         """The outcome of the negotiation, which stays readable after the client is closed."""
         if self._negotiated is None:
-            raise ConnectionLost(NOT_OPEN)
+            raise errors.ConnectionLost(NOT_OPEN)
         return self._negotiated
 
     @property
@@ -131,7 +120,7 @@ class ClientSession:
     @property
     def dispatcher(self) -> Dispatcher:
         if self._dispatcher is None:
-            raise ConnectionLost(NOT_OPEN)
+            raise errors.ConnectionLost(NOT_OPEN)
         return self._dispatcher
 
     def seconds(self, timeout: Timeout) -> float | None:
@@ -181,7 +170,7 @@ class ClientSession:
         for _ in range(MAX_REPEATS):
             try:
                 return await send(params)
-            except ConnectionLost as lost:
+            except errors.ConnectionLost as lost:
                 if not is_over():
                     log.info("a call is made again: %s", lost)
                     await asyncio.sleep(backoff.next_delay())
@@ -241,10 +230,10 @@ class ClientSession:
             await asyncio.sleep(backoff.next_delay())
             try:
                 await self._renew_session("listen", self._timeout)
-            except NotSignedIn as failure:
+            except errors.NotSignedIn as failure:
                 log.warning("no notifications until the next request: %s", failure)
                 return
-            except (DovetailError, TimeoutError) as failure:
+            except (errors.DovetailError, TimeoutError) as failure:
                 log.info("no new session yet: %s", failure)
 
     async def _renew_session(self, method: str, seconds: float | None) -> None:
@@ -255,7 +244,7 @@ class ClientSession:
             self._session_ended = False
             try:
                 if self._session_log_level is not None:
-                    with suppress(ServerError):
+                    with suppress(errors.ServerError):
                         await self._request_in_session("logging/setLevel", {"level": self._session_log_level})
                 await self._transport.wait_for_stream()
                 await self._streams.renew(self._negotiated.capabilities, self._request_in_session)
@@ -266,7 +255,7 @@ class ClientSession:
     async def _request_in_session(self, method: str, params: Params) -> Raw:
         """Send a request in this session. Raises ConnectionLost rather than open a new one."""
         if self._session_ended:
-            raise ConnectionLost(f"{method}: the session ended")
+            raise errors.ConnectionLost(f"{method}: the session ended")
         return await self.dispatcher.request(method, params, timeout=self._timeout)
 
     async def page(
@@ -282,12 +271,13 @@ class ClientSession:
         """The items of all pages; `timeout` is for each page."""
         try:
             return await self._follow_pages(method, key, item, fresh, timeout)
-        except ServerError as refused:
-            if refused.code != INVALID_PARAMS or fresh or not self.cache.invalidate_methods(method):
+        except errors.ServerError as refused:
+            if refused.code != errors.INVALID_PARAMS or fresh or not self.cache.invalidate_methods(method):
                 raise
         return await self._follow_pages(method, key, item, True, timeout)  # a cached page may name an expired cursor
 
     async def _follow_pages(self, method: str, key: str, item: type[T], fresh: bool, timeout: Timeout) -> list[T]:
+        endless = f"{method}: the server's list does not end"
         items: list[T] = []
         cursor: str | None = None
         seen: set[str] = set()
@@ -298,10 +288,10 @@ class ClientSession:
             if cursor is None:
                 return items
             if cursor in seen:
-                raise BadResponse(f"{method}: the server's list does not end: it gave the same cursor twice")
+                raise errors.BadResponse(f"{endless}: it gave the same cursor twice")
             seen.add(cursor)
             await asyncio.sleep(0)  # cached pages come without a pause
-        raise BadResponse(f"{method}: the server's list does not end after {len(seen)} pages with {len(items)} items")
+        raise errors.BadResponse(f"{endless} after {len(seen)} pages with {len(items)} items")
 
     @property
     def tool_headers(self) -> ToolHeaders | None:
@@ -310,7 +300,7 @@ class ClientSession:
     def prepare_handler(self, method: str, params: Raw) -> RunHandler:
         """Only up to 2025-11-25: later revisions have the input_required result instead."""
         if self._negotiated is None or self.revision.input_required:
-            raise ProtocolError(f"Method not found: {method[:100]}", code=METHOD_NOT_FOUND)
+            raise errors.ProtocolError(f"Method not found: {method[:100]}", code=errors.METHOD_NOT_FOUND)
         return self._handlers.prepare_handler(self.revision, method, params)
 
     @property

@@ -174,11 +174,9 @@ def _merge_failures(group: "ExceptionGroup[Exception]") -> errors.ToolError | er
     missing = [each for each in failures if isinstance(each, errors.MissingCapability)]
     if len(missing) == len(failures):
         return missing[0]
-    return (
-        errors.ToolError("\n".join(map(str, failures)))
-        if all(isinstance(each, errors.ToolError) for each in failures)
-        else None
-    )
+    if all(isinstance(each, errors.ToolError) for each in failures):
+        return errors.ToolError("\n".join(map(str, failures)))
+    return None
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
@@ -303,7 +301,7 @@ def _bind(
 ) -> Coroutine[Any, Any, Any]:
     ctx: Context | None = None
     if invocation.context_names or run_in_context is not None:
-        ctx = Context(engine, context, can_wait=invocation.can_wait)
+        ctx = Context(engine, context, can_wait=invocation.is_async or invocation.in_thread)
     injected = dict.fromkeys(invocation.context_names, ctx)
     plan = invocation.dependencies
     if invocation.is_async and invocation.by_name and plan is None:

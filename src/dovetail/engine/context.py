@@ -17,7 +17,7 @@ from dovetail import registry
 from dovetail.engine.concurrency import DONE
 from dovetail.engine.request_context import Cancellation, RequestContext, server_requests_of
 from dovetail.engine.subscriptions import Change
-from dovetail.engine.threads import CallEnded, wait_in_thread
+from dovetail.engine.threads import CallEnded, as_coroutine, wait_in_thread
 from dovetail.errors import ToolError, Unauthorized
 from dovetail.protocol import capabilities, jsonrpc
 from dovetail.protocol.jsonrpc import encode
@@ -245,7 +245,7 @@ class Context:
         if retry is not None and not 0 <= retry <= 86_400:
             raise ValueError(f"ctx.close_stream: retry={retry!r} is not possible; it is 0 to 86400 seconds")
         close = self._context.close_stream
-        return self._no_op() if close is None else self._run(_await(close(retry)))
+        return self._no_op() if close is None else self._run(as_coroutine(close(retry)))
 
     # ── the server itself ──
 
@@ -398,7 +398,3 @@ def _loggable(data: Any) -> Any:
         return to_jsonable(data)
     except OutputError:
         return jsonrpc.sendable(str(data))
-
-
-async def _await(awaitable: Awaitable[T]) -> T:
-    return await awaitable

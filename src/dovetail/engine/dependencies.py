@@ -8,7 +8,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -16,12 +16,13 @@ from dovetail.engine.context import Context
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.threads import CallEnded, ThreadPool, call_has_ended, wait_in_thread
 from dovetail.errors import Busy
-from dovetail.registry.dependencies import Dependency, Node, Plan
+from dovetail.registry.dependencies import Dependency, Node, Plan, replaced
 from dovetail.registry.functions import Invocation
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
+T = TypeVar("T")
 Raised = BaseException | None  # by the function, or by a dependency that was left before
 
 NO_VALUE = object()
@@ -33,9 +34,9 @@ def start_with_dependencies(
 ) -> Coroutine[Any, Any, Any]:  # fmt: skip
     """The running function, which has its arguments and lacks the values of its dependencies."""
     if engine.dependency_overrides:
-        plan = plan.overridden(engine.dependency_overrides, label, Context)
+        plan = Plan.compile(replaced(plan.nodes, engine.dependency_overrides, label, Context))
     if ctx is None and plan.takes_context:
-        ctx = Context(engine, context, can_wait=invocation.can_wait)
+        ctx = Context(engine, context, can_wait=invocation.is_async or invocation.in_thread)
     names, values = plan.names.items(), [None] * len(plan.dependencies)
 
     def call() -> Any:
@@ -50,12 +51,13 @@ def start_with_dependencies(
     return Scope(values, ctx, ctx, label).run(plan.early, in_thread) if plan.early else in_thread()
 
 
-def _run_to_end(work: Coroutine[Any, Any, Any]) -> Any:
+def _run_to_end(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that never suspends: all that it waits for blocks this thread."""
     try:
         work.send(None)
     except StopIteration as returned:
-        return returned.value
+        value: T = returned.value
+        return value
     raise RuntimeError("a dependency has suspended in a thread")
 
 
@@ -104,7 +106,7 @@ class Scope(msgspec.Struct, eq=False):
             value = self._entered(each, made, next(made, NO_VALUE))
         if call_has_ended():  # checked only now: else the call might have left all others before this one was there
             if self.entered.pop(each.index, None) is not None:
-                _leave(each.node, made, CallEnded())
+                _run_to_end(_leave(each.node, made, CallEnded()))
             raise CallEnded
         return value
 
@@ -135,36 +137,31 @@ class Scope(msgspec.Struct, eq=False):
             del failure, raised  # whose tracebacks hold this frame
 
     async def _leave(self, node: Node, generator: Any, raised: Raised) -> Raised:
-        if node.is_async:
-            work = _leave_async(node, generator, raised)
-            return await work if self.loop is None else wait_in_thread(work, self.loop, to_the_end=True)
-        leave = partial(_leave, node, generator, raised)
-        if self.workers is None:
-            return leave()
+        if node.is_async and self.loop is not None:
+            return wait_in_thread(_leave(node, generator, raised), self.loop, to_the_end=True)
+        if node.is_async or self.workers is None:
+            return await _leave(node, generator, raised)
+
+        def leave() -> Raised:
+            return _run_to_end(_leave(node, generator, raised))
+
         try:  # shielded: a second cancellation might remove it from the queue
             return await asyncio.shield(self.workers.run(leave, label=self.label))
         except Busy:  # no thread can be had: it had better block the loop than never run
             return leave()
 
 
-def _leave(node: Node, generator: Any, raised: Raised) -> Raised:
+async def _leave(node: Node, generator: Any, raised: Raised) -> Raised:
     """Run what follows the `yield`; returns the exception that goes on from there."""
+    ended = StopAsyncIteration if node.is_async else StopIteration
     try:
-        if raised is None:
+        if node.is_async:
+            await (anext(generator) if raised is None else generator.athrow(raised))
+        elif raised is None:
             next(generator)
         else:
             generator.throw(raised)
-    except StopIteration:
-        return raised
-    except BaseException as error:
-        return error
-    return RuntimeError(f"{node.name} yielded a second time; a dependency yields one value")
-
-
-async def _leave_async(node: Node, generator: Any, raised: Raised) -> Raised:
-    try:
-        await (anext(generator) if raised is None else generator.athrow(raised))
-    except StopAsyncIteration:
+    except ended:
         return raised
     except BaseException as error:
         return error

@@ -147,9 +147,8 @@ class Engine:
         }
         names = frozenset(name for name, is_present in present.items() if is_present) | frozenset(options.declare)
         experimental = dict(options.experimental)
-        if any(
-            isinstance(tool.reuse, Idempotency) for tool in self.tools.all()
-        ):  # so that clients look which tools they are
+        if any(isinstance(tool.reuse, Idempotency) for tool in self.tools.all()):
+            # so that clients look which tools they are
             experimental.setdefault(IDEMPOTENCY_KEY, {} if self.state.shared else {"process": self.process})
         made = ServerCapabilities(names=names, list_changed=options.list_changed, experimental=experimental)
         with self._capabilities_lock:
@@ -266,7 +265,6 @@ class Engine:
 
     @property
     def lifespan_value(self) -> Any:
-        """What the lifespan yielded."""
         return None if self._lifespan is None else self._lifespan.value
 
     async def start(self, owner: Any = None) -> None:

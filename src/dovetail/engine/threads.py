@@ -392,7 +392,7 @@ def wait_in_thread(awaitable: Awaitable[T], loop: asyncio.AbstractEventLoop, *, 
     waiting = WaitingThread(job)
     token = waiting_thread.set(waiting)
     try:
-        work = asyncio.run_coroutine_threadsafe(_await(awaitable), loop)
+        work = asyncio.run_coroutine_threadsafe(as_coroutine(awaitable), loop)
     finally:
         waiting_thread.reset(token)
     work.add_done_callback(waiting.dismiss)
@@ -412,7 +412,7 @@ def wait_in_thread(awaitable: Awaitable[T], loop: asyncio.AbstractEventLoop, *, 
             job.waits_for = None
 
 
-async def _await(awaitable: Awaitable[T]) -> T:
+async def as_coroutine(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 

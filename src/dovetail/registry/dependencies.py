@@ -72,10 +72,6 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
             takes_context=any(each.node.context_names for each in found),
         )
 
-    def overridden(self, overrides: Mapping[Any, Any], where: str, injectable: type) -> "Plan":
-        """The plan with other functions in place of some; for tests, which replace them at any time."""
-        return Plan.compile(_replaced(self.nodes, overrides, where, injectable))
-
 
 def _add(node: Node, found: list[Dependency], shared: dict[Hashable, int]) -> int:
     """The index of a node's value; its dependency is added after those that it needs."""
@@ -91,15 +87,16 @@ def _add(node: Node, found: list[Dependency], shared: dict[Hashable, int]) -> in
     return index
 
 
-def _replaced(nodes: Mapping[str, Node], overrides: Mapping[Any, Any], where: str, injectable: type) -> dict[str, Node]:
-    replaced: dict[str, Node] = {}
+def replaced(nodes: Mapping[str, Node], overrides: Mapping[Any, Any], where: str, injectable: type) -> dict[str, Node]:
+    """The nodes with other functions in place of some; for tests, which replace them at any time."""
+    made: dict[str, Node] = {}
     for name, node in nodes.items():
         key, others = _key(node.function), overrides
         if key in overrides:
             node = _read_node(overrides[key], node.is_shared, f"{where}, parameter {name}", injectable, ())
             others = {each: overrides[each] for each in overrides if each != key}  # it may need what it replaces
-        replaced[name] = msgspec.structs.replace(node, nodes=_replaced(node.nodes, others, where, injectable))
-    return replaced
+        made[name] = msgspec.structs.replace(node, nodes=replaced(node.nodes, others, where, injectable))
+    return made
 
 
 def _key(function: Any) -> Hashable:

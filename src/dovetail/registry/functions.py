@@ -354,7 +354,6 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     by_name: bool = True  # arguments as keywords, or all of them as one mapping
     is_direct: bool = False  # an `async def` that takes its arguments by name, and nothing else
     dependencies: "Plan | None" = None
-    can_wait: bool = True  # for the loop: all but a `def` on the loop itself
     timeout: float | UnsetType | None = UNSET  # UNSET: that of the server
     is_shared: bool = False  # its results are for all callers: `get_context` would give it one of them
 
@@ -372,7 +371,6 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
             by_name=by_name,
             is_direct=info.is_async and by_name and not info.supplied,
             dependencies=info.dependencies,
-            can_wait=info.is_async or thread is not False,
             timeout=options.get("timeout", UNSET),
             is_shared=options.get("cache_shared", False),
         )

@@ -154,28 +154,20 @@ def _is_content(annotation: Any, content: tuple[type, ...]) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, content)
 
 
-CUT = "\n[Cut: this text has {total} bytes, and {limit} are allowed.]"
-
-
-def bound_result(shape: ToResult, limit: int, name: str) -> ToResult:
-    """`shape`, with results of `limit` bytes at most: text is cut at a character, anything else is a ToolError."""
-
-    def bound(value: Any) -> ToolResult:
-        result = shape(value)
-        total = sum(len(block.text.encode()) for block in result.content if isinstance(block, Text))
-        rest = limit - sum(len(encode(block)) for block in result.content if not isinstance(block, Text))
-        if result.structured is not UNSET:
-            rest -= len(encode(result.structured))
-        if rest < 0:
-            size = limit - rest
-            raise ToolError(f"The result of {name} is too long: it has {size} bytes, and {limit} are allowed")
-        if total <= rest:
-            return result
-        notice = CUT.format(total=total, limit=limit)
-        content = tuple(_cut(result.content, max(0, rest - len(notice)), notice))
-        return msgspec.structs.replace(result, content=content)
-
-    return bound
+def bound_result(shape: ToResult, limit: int, name: str, value: Any) -> ToolResult:
+    """`shape(value)`, in `limit` bytes at most: text is cut at a character, anything else is a ToolError."""
+    result = shape(value)
+    total = sum(len(block.text.encode()) for block in result.content if isinstance(block, Text))
+    rest = limit - sum(len(encode(block)) for block in result.content if not isinstance(block, Text))
+    if result.structured is not UNSET:
+        rest -= len(encode(result.structured))
+    if rest < 0:
+        raise ToolError(f"The result of {name} is too long: it has {limit - rest} bytes, and {limit} are allowed")
+    if total <= rest:
+        return result
+    notice = f"\n[Cut: this text has {total} bytes, and {limit} are allowed.]"
+    content = tuple(_cut(result.content, max(0, rest - len(notice)), notice))
+    return msgspec.structs.replace(result, content=content)
 
 
 def _cut(content: Sequence[Content], rest: int, notice: str) -> Iterator[Content]:
@@ -239,9 +231,6 @@ class StoredResult(ToolResult, frozen=True, kw_only=True, omit_defaults=True):
     fenced: bool = False
 
 
-_decode_stored = functools.cache(lambda: msgspec.json.Decoder(StoredResult).decode)  # made when it is needed
-
-
 def store_result(result: ToolResult) -> bytes:
     fields = msgspec.structs.asdict(result)
     if result.structured is not UNSET:
@@ -250,5 +239,5 @@ def store_result(result: ToolResult) -> bytes:
 
 
 def restore_result(stored: bytes) -> ToolResult:
-    fields = msgspec.structs.asdict(_decode_stored()(stored))
+    fields = msgspec.structs.asdict(msgspec.json.decode(stored, type=StoredResult))
     return FencedResult(**fields) if fields.pop("fenced") else ToolResult(**fields)

@@ -9,7 +9,7 @@ import msgspec
 
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
-from dovetail.protocol.types import CacheScope, Icon, Meta
+from dovetail.protocol.types import IDEMPOTENCY_KEY, CacheScope, Icon, Meta
 
 Given = TypeVar("Given", bound=Mapping[str, Any])
 OutputPolicy = Literal["auto", "text", "structured", "both"]
@@ -42,12 +42,19 @@ class Idempotency(msgspec.Struct, frozen=True):
         if type(self.window) not in (int, float) or not 0 < self.window <= MAX_WINDOW:
             raise SetupError(f"Idempotency(window={self.window!r}): it must be a number of seconds, up to a year")
 
+    @property
+    def mark(self) -> Meta:
+        return {IDEMPOTENCY_KEY: {"windowSeconds": self.window}}
+
 
 class Caching(msgspec.Struct, frozen=True):
     """Results of a tool are cached for some seconds: for each caller, or for all."""
 
     seconds: float
     shared: bool
+
+
+Reuse = Idempotency | Caching
 
 
 class Kind(msgspec.Struct, frozen=True):

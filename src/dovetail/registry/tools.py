@@ -13,49 +13,28 @@ from dovetail.errors import SetupError
 from dovetail.protocol.elicitation import InputRequired
 from dovetail.protocol.headers import HeaderParameter, header_parameters
 from dovetail.protocol.results import ToolResult
-from dovetail.protocol.types import (
-    CONTENT_TYPES,
-    IDEMPOTENCY_KEY,
-    TAGS_KEY,
-    Content,
-    Icon,
-    Text,
-    ToolAnnotations,
-    ToolDefinition,
-)
+from dovetail.protocol.types import CONTENT_TYPES, TAGS_KEY, Content, Icon, Text, ToolAnnotations, ToolDefinition
+from dovetail.registry import registration
 from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function
 from dovetail.registry.outputs import Output, ToResult, bound_result, compile_output, compile_raw_output, mark_untrusted
-from dovetail.registry.registration import (
-    AccessRule,
-    Caching,
-    CommonOptions,
-    Idempotency,
-    OutputPolicy,
-    Rate,
-    UntrustedOutput,
-    access_rule,
-    checked_options,
-    convert_option,
-    parse_rates,
-)
 from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json, to_jsonable
 
 
-class CommonToolOptions(CommonOptions, total=False):
+class CommonToolOptions(registration.CommonOptions, total=False):
     """Options of every tool, registered by a decorator or in a `ToolRegistry`."""
 
     annotations: Mapping[str, Any] | ToolAnnotations
     max_concurrency: int
     rate_limit: str | Sequence[str]
     requires: Sequence[str]
-    output: OutputPolicy
+    output: registration.OutputPolicy
     structured_output: bool
     output_schema: Mapping[str, Any]
-    untrusted_output: UntrustedOutput
+    untrusted_output: registration.UntrustedOutput
     max_result_bytes: int
-    idempotency: bool | Idempotency
+    idempotency: bool | registration.Idempotency
     cache: float
     cache_shared: bool
 
@@ -76,12 +55,12 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     decode: Callable[[bytes | Raw], dict[str, Any]]
     to_result: Callable[[Any], ToolResult]
     label: str  # for the log
-    access: AccessRule | None = None  # None: every caller may call it
+    access: registration.AccessRule | None = None  # None: every caller may call it
     requires: frozenset[str] = frozenset()
     is_limited: bool = False  # whether a call needs more than one of the server's slots
     max_concurrency: int | None = None
-    rates: tuple[Rate, ...] = ()
-    reuse: Idempotency | Caching | None = None  # of its results
+    rates: tuple[registration.Rate, ...] = ()
+    reuse: registration.Reuse | None = None  # of its results
     headers: tuple[HeaderParameter, ...] = ()
     choices: Mapping[str, Sequence[str]] = {}  # arguments whose values are a closed set, for completion
 
@@ -123,7 +102,7 @@ def compile_tool(
     options: ToolOptions,
     *,
     injectable: type | None = None,
-    output: OutputPolicy = "auto",
+    output: registration.OutputPolicy = "auto",
     lenient: bool = True,
 ) -> Tool:
     """Compile all that is known before the first call; raises SetupError."""
@@ -131,7 +110,7 @@ def compile_tool(
     info = inspect_function(
         function, kind="tool", injectable=injectable, name=options.get("name"), open_ended=raw_schema is not None
     )
-    options = checked_options(options, ToolOptions.__optional_keys__, info.where)
+    options = registration.checked_options(options, ToolOptions.__optional_keys__, info.where)
     name = check_name(info.name, info.where)
     arguments: Arguments | RawArguments
     if raw_schema is None:
@@ -145,14 +124,13 @@ def compile_tool(
     policy = options.get("output", "text" if options.get("structured_output") is False else output)
     output_schema, to_result = _compile_result(info, policy, options.get("output_schema"))
     if (most := options.get("max_result_bytes")) is not None:
-        to_result = bound_result(to_result, most, name)
-    rates = parse_rates(options["rate_limit"], info.where) if "rate_limit" in options else ()
+        to_result = functools.partial(bound_result, to_result, most, name)
+    rates = registration.parse_rates(options["rate_limit"], info.where) if "rate_limit" in options else ()
     untrusted = options.get("untrusted_output", False)
     annotations = _annotations(options, info.where)
     reuse = _reuse(options, info, annotations)
-    if isinstance(reuse, Idempotency):  # how a client knows that it may repeat a call
-        mark = {IDEMPOTENCY_KEY: {"windowSeconds": reuse.window}}
-        options = {**options, "meta": {**(options.get("meta") or {}), **mark}}
+    if isinstance(reuse, registration.Idempotency):  # how a client knows that it may repeat a call
+        options = {**options, "meta": {**(options.get("meta") or {}), **reuse.mark}}
     return Tool(
         definition=ToolDefinition(
             input_schema=arguments.schema,
@@ -164,7 +142,7 @@ def compile_tool(
         decode=arguments.decode,
         to_result=mark_untrusted(to_result, untrusted) if untrusted else to_result,
         label=f"tool {name}",
-        access=access_rule(options, info.where),
+        access=registration.access_rule(options, info.where),
         requires=frozenset(options.get("requires", ())),
         is_limited=bool(rates) or options.get("max_concurrency") is not None or reuse is not None,
         max_concurrency=options.get("max_concurrency"),
@@ -175,9 +153,7 @@ def compile_tool(
     )
 
 
-def _reuse(
-    options: ToolOptions, info: FunctionInfo, annotations: ToolAnnotations | None
-) -> Idempotency | Caching | None:
+def _reuse(options: ToolOptions, info: FunctionInfo, annotations: ToolAnnotations | None) -> registration.Reuse | None:
     """Which results of a tool are given again; raises SetupError if they could be wrong then."""
     idempotency, seconds, shared = options.get("idempotency"), options.get("cache"), options.get("cache_shared", False)
     destroys = annotations is not None and annotations.destructive_hint
@@ -191,12 +167,13 @@ def _reuse(
     for problem in (text for text, is_met in problems.items() if is_met):
         raise SetupError(f"{info.where}: {problem}")
     if idempotency:
-        return Idempotency() if idempotency is True else msgspec.convert(idempotency, Idempotency)
-    return None if seconds is None else Caching(seconds, shared)
+        return msgspec.convert({} if idempotency is True else idempotency, registration.Idempotency)
+    return None if seconds is None else registration.Caching(seconds, shared)
 
 
 def _annotations(options: ToolOptions, where: str) -> ToolAnnotations | None:
-    given: ToolAnnotations | None = convert_option(options.get("annotations"), ToolAnnotations, where, "annotations")
+    declared = options.get("annotations")
+    given: ToolAnnotations | None = registration.convert_option(declared, ToolAnnotations, where, "annotations")
     if not options.get("untrusted_output"):
         return given
     annotations = given or ToolAnnotations()
@@ -210,7 +187,7 @@ def definition_fields(options: Mapping[str, Any], where: str, name: str, summary
         "name": name,
         "title": options.get("title"),
         "description": options.get("description", summary),
-        "icons": convert_option(options.get("icons"), list[Icon], where, "icons"),
+        "icons": registration.convert_option(options.get("icons"), list[Icon], where, "icons"),
         "meta": {**(meta or {}), TAGS_KEY: sorted(tags) if isinstance(tags, Set) else list(tags)} if tags else meta,
     }
 
@@ -237,7 +214,7 @@ def _choices(schema: Any) -> list[str] | None:
 
 
 def _compile_result(
-    info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, Any] | None
+    info: FunctionInfo, policy: registration.OutputPolicy, raw: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any] | None, ToResult]:
     output = _output_for(info, policy, raw)
     if output is None:
@@ -269,7 +246,7 @@ def _compile_result(
     return output.schema, to_result
 
 
-def _output_for(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, Any] | None) -> Output | None:
+def _output_for(info: FunctionInfo, policy: registration.OutputPolicy, raw: Mapping[str, Any] | None) -> Output | None:
     if policy == "text":
         return None
     if raw is not None:

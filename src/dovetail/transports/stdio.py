@@ -12,6 +12,7 @@ import stat
 import sys
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -103,23 +104,20 @@ def serve_stdio(engine: Engine, *, owner: Any = None, state: Any = None, timings
     url = state or os.environ.get(STATE_VARIABLE)
     if url and not isinstance(url, str):
         raise SetupError(f'Server.run: state={url!r} is not possible; it must be a URL, such as "sqlite:state.db"')
-    main = partial(_run, engine, owner)
-    if url:
-        main = partial(_run_with_state, engine, owner, lazy_state.base.open_state(url, engine.info.name))
+    store = lazy_state.base.open_state(url, engine.info.name) if url else None
     log_to_stderr(engine.redactor)
     streams = take_standard_streams()
     try:
-        run_process(partial(main, streams, timings), engine.threads)
+        main = partial(_run, engine, owner, streams, timings)
+        run_process(main if store is None else partial(_run_with_state, engine, store, main), engine.threads)
     finally:
         streams.close()
 
 
-async def _run_with_state(
-    engine: Engine, owner: Any, state: "StateBackend", streams: PrivateStreams, timings: Timings
-) -> None:
+async def _run_with_state(engine: Engine, state: "StateBackend", main: Callable[[], Awaitable[None]]) -> None:
     engine.state = state
     try:
-        await _run(engine, owner, streams, timings)
+        await main()
     except lazy_state.base.StoreUnavailable as failure:  # when the server starts; later, calls fail
         raise SetupError(f"state ({STATE_VARIABLE}): {failure.message}") from None
     finally:
