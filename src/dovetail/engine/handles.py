@@ -57,9 +57,8 @@ class Handle(str, Generic[T]):
 
         It is a step. If another call comes between, `function` runs again with its outcome.
         """
-        records, key = get_context().state._records, _key(self)
-        subject = f"the {self._name} of a handle"
-        name, kind = f"update {key}", self._name
+        records, key, kind = get_context().state._records, _key(self), self._name
+        name, subject = f"update {key}", f"the {kind} of a handle"
         value: T = await records.update(name, key, VALUE, self._type, function, subject=subject, kind=kind)
         return value
 

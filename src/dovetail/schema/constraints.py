@@ -347,11 +347,8 @@ def is_model(annotation: Any) -> bool:
     """Whether pydantic defines the type or its validation."""
     if "pydantic" not in sys.modules:
         return False
-    if isinstance(annotation, type):
-        is_defined = hasattr(annotation, "__get_pydantic_core_schema__") or hasattr(
-            annotation, "__pydantic_validator__"
-        )
-        return is_defined and not hasattr(annotation, "__json_string__")  # a class of ours, which fits into models too
+    if isinstance(annotation, type) and not hasattr(annotation, "__json_string__"):  # ours, which fits into models too
+        return hasattr(annotation, "__get_pydantic_core_schema__") or hasattr(annotation, "__pydantic_validator__")
     return type(annotation).__name__ == "TypeAliasType" and str(annotation.__module__).startswith("pydantic.")
 
 
