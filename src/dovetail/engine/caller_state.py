@@ -27,7 +27,7 @@ from dovetail.registry.arguments import Arguments
 from dovetail.registry.functions import FunctionInfo, Parameter
 from dovetail.schema.encode import OutputError, decode_json, encode_json
 from dovetail.schema.types import shown
-from dovetail.state.base import Codec, Conflict, Entry, StoreFull
+from dovetail.state.base import MAX_TTL, Codec, Conflict, Entry, StoreFull
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
@@ -73,6 +73,7 @@ def state_owner(context: RequestContext) -> str | None:
 # ── values ──
 
 
+@functools.lru_cache(maxsize=1024)
 def _compile(annotation: Any) -> Arguments:
     """How values of a type are read back: as the argument of a call. Raises SetupError for one without a JSON form."""
     name, parameter = shown(annotation), Parameter("value", annotation, NODEFAULT)
@@ -80,15 +81,12 @@ def _compile(annotation: Any) -> Arguments:
     return Arguments(info, lenient=False)
 
 
-_compile_once = functools.lru_cache(maxsize=1024)(_compile)
-
-
 def decode_stored(encoded: bytes, annotation: Any, subject: str) -> Any:
     """The value of JSON text; raises StateError, which names the type and `subject`."""
     try:
-        arguments = _compile_once(annotation)
-    except TypeError:  # it has no hash: the metadata of `Annotated` may be a list
         arguments = _compile(annotation)
+    except TypeError:  # it has no hash: the metadata of `Annotated` may be a list
+        arguments = _compile.__wrapped__(annotation)
     try:
         return arguments.decode(b'{"value":%b}' % encoded)["value"]
     except ArgumentError as failure:
@@ -115,7 +113,7 @@ class Record(msgspec.Struct, array_like=True):
     owner: str | None  # None: any caller that has the handle
     values: Values  # a handle has one
     label: tuple[str, str] = ("", "")  # server and type of a handle
-    ttl: float | None = None  # seconds from the last write; None for the state of a caller: `Records.ttl`
+    ttl: float | None = None  # seconds from the last write; None: `Server(state_ttl=)`, of a session a day at most
 
 
 NO_ENTRY = Entry(b"", 0)
@@ -125,18 +123,10 @@ _codec: Codec[Record] = Codec(Record, "state of a caller")
 class Records:
     """Records as one call reads and writes them."""
 
-    __slots__ = ("_context", "engine", "owner")
-
     def __init__(self, engine: "Engine", context: RequestContext) -> None:
         self.engine = engine
         self._context = context
         self.owner = state_owner(context)
-
-    @property
-    def ttl(self) -> float:
-        """Seconds for which state of the caller is stored after its last write."""
-        ttl = self.engine.options.state_ttl
-        return min(ttl, MAX_SESSION_TTL) if (self.owner or "").startswith("session-") else ttl
 
     async def read(self, key: str, kind: str = "") -> tuple[Record, Entry]:
         """A record and its entry, both empty if there is none; that of a handle of this `kind`, else one ToolError."""
@@ -150,8 +140,10 @@ class Records:
 
     async def put(self, key: str, record: Record, before: Entry = NO_ENTRY) -> None:
         """Store a record unless it has changed since `before`; raises StateFull if it grows beyond the quota."""
-        data, quota = _codec.encode(record), self.engine.options.state_quota
-        ttl = self.ttl if record.ttl is None else record.ttl
+        data, quota, ttl = _codec.encode(record), self.engine.options.state_quota, record.ttl
+        if ttl is None:
+            is_of_session = (record.owner or "").startswith("session-")
+            ttl = min(self.engine.options.state_ttl, MAX_SESSION_TTL if is_of_session else MAX_TTL)
         if len(data) > max(quota, len(before.value)):
             raise StateFull(f"There is no room for {len(data)} bytes: the quota is {quota}; store less, or delete some")
         try:

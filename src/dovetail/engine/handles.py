@@ -77,7 +77,6 @@ async def new_handle(records: Records, value: Any, type_: Any, ttl: float | None
     annotation: Any = type(value) if type_ is None else type_
     made: type[Handle[Any]] = Handle.__class_getitem__(annotation)
     encoded = encode_stored(value, annotation, f"ctx.new_handle: a {made._name}")
-    ttl = records.ttl if ttl is None else ttl
     record = Record(records.owner, {VALUE: encoded}, (records.engine.info.name, made._name), ttl)
 
     async def write() -> str:

@@ -30,7 +30,7 @@ from dovetail.registry.outputs import restore_result, store_result
 from dovetail.registry.registration import Idempotency
 from dovetail.registry.tools import Tool
 from dovetail.schema.encode import OutputError, to_jsonable
-from dovetail.state.base import Codec, Conflict, Entry, StoreFull, StoreUnavailable
+from dovetail.state.base import Codec, Conflict, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
@@ -164,19 +164,19 @@ class KeyedCall:
         """What an earlier call has left, or that it runs; None if this call has the claim."""
         process, answered = self._engine.process, self._answered
         while True:
-            entry, found = await self._read()
+            version, found = await self._read()
             if answered.call and (found is None or found.call != answered.call):
                 raise invalid_params(OTHER_CALL)
             if found is None:
                 # Another version has written the record; or the process that knew the first call of a repeat has ended.
-                if entry is not None or self._context.request.meta.get(PROCESS_KEY, process) != process:
+                if version or self._context.request.meta.get(PROCESS_KEY, process) != process:
                     return self._failed(UNKNOWN)
             elif found.arguments != self._claim.arguments:
                 raise invalid_params(OTHER_ARGUMENTS)
             elif not isinstance(found.outcome, InputRequiredResult) or answered.number != found.round:
                 return self._failed(UNKNOWN) if 0 < found.expires <= time.time() else found
             self._previous = found
-            if await self._put_claim(0 if entry is None else entry.version):
+            if await self._put_claim(version):
                 return None
 
     async def _put_claim(self, version: int) -> bool:
@@ -233,9 +233,10 @@ class KeyedCall:
 
     # ── the store ──
 
-    async def _read(self) -> tuple[Entry | None, Record | None]:
+    async def _read(self) -> tuple[int, Record | None]:
+        """The version of the record, 0 if there is none, and the record, None if it can't be read."""
         entry = await self._state.get(self._name)
-        return entry, None if entry is None else CODEC.decode(entry.value)
+        return (0, None) if entry is None else (entry.version, CODEC.decode(entry.value))
 
     async def _put(self, record: Record, version: int) -> None:
         assert isinstance(self._tool.reuse, Idempotency)
@@ -255,20 +256,17 @@ class KeyedCall:
     async def _store_end(self, ended: Record | None) -> None:
         for delay in RETRY_DELAYS:
             try:
-                return await self._replace_claim(ended)
+                version, found = await self._read()
+                if found is not None and found.run == self._claim.run:  # then no other call writes the record
+                    if ended is None:
+                        await self._state.delete(self._name)
+                    else:
+                        await self._put(ended, version)
+                    await self._state.publish(self._name)
+                return
             except StoreFull:
                 ended = None if ended is None else self._failed(TOO_LONG)
             except (StoreUnavailable, Conflict):  # Conflict: it has expired meanwhile
                 pass
             await asyncio.sleep(delay)
         log.error("%s: the result of a call with an idempotency key could not be stored", self._tool.label)
-
-    async def _replace_claim(self, ended: Record | None) -> None:
-        """Replace the claim, if it is still there: then no other call writes the record."""
-        entry, found = await self._read()
-        if entry is not None and found is not None and found.run == self._claim.run:
-            if ended is None:
-                await self._state.delete(self._name)
-            else:
-                await self._put(ended, entry.version)
-            await self._state.publish(self._name)

@@ -200,13 +200,8 @@ def _translate(item: Any, where: str, inside: str = "") -> Iterator[Constraints]
 
 
 def _from_meta(meta: msgspec.Meta) -> Constraints:
-    return Constraints(
-        **{name: getattr(meta, name) for name in LIMITS},
-        title=meta.title,
-        description=meta.description,
-        examples=meta.examples,
-        extra=meta.extra_json_schema,
-    )
+    same = {name: getattr(meta, name) for name in (*LIMITS, "title", "description", "examples")}
+    return Constraints(**same, extra=meta.extra_json_schema)
 
 
 _RENAME = "an argument is called by its parameter's name; rename the parameter"
