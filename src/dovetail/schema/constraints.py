@@ -199,8 +199,11 @@ def _translate(item: Any, where: str, inside: str = "") -> Iterator[Constraints]
         raise _refused(f"{inside or type(item).__name__}(…)", where)
 
 
+_NOTES = ("title", "description", "examples")  # that msgspec's Meta and pydantic's Field call as we do
+
+
 def _from_meta(meta: msgspec.Meta) -> Constraints:
-    same = {name: getattr(meta, name) for name in (*LIMITS, "title", "description", "examples")}
+    same = {name: getattr(meta, name) for name in (*LIMITS, *_NOTES)}
     return Constraints(**same, extra=meta.extra_json_schema)
 
 
@@ -216,13 +219,8 @@ def _from_pydantic_field(field: Any, where: str) -> Constraints:
     extra = field.json_schema_extra
     if callable(extra):
         raise SetupError(f"{where}: json_schema_extra must be a dict here, not a function")
-    return Constraints(
-        title=field.title,
-        description=field.description,
-        examples=field.examples,
-        deprecated=True if field.deprecated else None,
-        extra=extra,
-    )
+    same = {name: getattr(field, name) for name in _NOTES}
+    return Constraints(**same, deprecated=True if field.deprecated else None, extra=extra)
 
 
 def _from_annotated_types(item: Any, where: str, inside: str) -> Constraints:
