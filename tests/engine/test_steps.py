@@ -249,7 +249,7 @@ async def test_a_result_that_can_not_be_kept_is_still_known_to_its_run(caplog: A
     server.engine.state = Full()
     async with asking_client(server) as client:
         assert (await play(client, "tool", SURE)).text == "1"
-    assert "the outcome of the step 'effect#1' can't be stored: There is no room" in caplog.text
+    assert "the outcome of the step 'effect' can't be stored: There is no room" in caplog.text
 
 
 class Closed(MemoryState):

@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import os
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
@@ -26,14 +26,14 @@ from dovetail.errors import ArgumentError, SetupError, StateError, ToolBusy, Too
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.functions import FunctionInfo, Parameter
 from dovetail.schema.encode import OutputError, decode_json, encode_json
-from dovetail.state.base import Codec, Conflict, Entry, StoreFull
+from dovetail.schema.types import shown
+from dovetail.state.base import MAX_TTL, Codec, Conflict, Entry, StoreFull
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
 T = TypeVar("T")
 D = TypeVar("D")
-Coro: TypeAlias = Coroutine[Any, Any, T]
 Function: TypeAlias = Callable[[Any], Any]
 Values: TypeAlias = dict[str, bytes]  # JSON text by key
 
@@ -46,6 +46,7 @@ UNKNOWN_CALLER = (
     "ctx.state: it is not known whose state this is: the caller has no session and is not authenticated. Give the "
     "server auth=, or keep the values behind a Handle, an id that the tool gives out and takes back"
 )
+NOT_FOUND = "There is no {} with this id: it has expired, was deleted, or was never given out to you; get a new one"
 _locks: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Lock] = WeakValueDictionary()
 
 
@@ -72,51 +73,35 @@ def state_owner(context: RequestContext) -> str | None:
 # ── values ──
 
 
-class StoredType:
-    """Values of one type as JSON text, which is read back as the arguments of a call are."""
-
-    def __init__(self, annotation: Any) -> None:
-        self.name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
-        parameter = Parameter("value", annotation, NODEFAULT)
-        info = FunctionInfo(StoredType, self.name, f"stored type {self.name}", None, False, (parameter,), ())
-        self._arguments = Arguments(info, lenient=False)
-
-    def decode(self, encoded: bytes, subject: str) -> Any:
-        """The value; raises StateError, which names the type and `subject`."""
-        try:
-            return self._arguments.decode(b'{"value":%b}' % encoded)["value"]
-        except ArgumentError as failure:
-            raise StateError(f"{subject} can't be read as {self.name}: {'; '.join(failure.problems)}") from None
-
-    def update(self, values: Values, key: str, default: Any, function: Function, subject: str) -> Any:
-        """Replace a value by what the author's function returns for it; gives the new one as JSON."""
-        encoded = values.get(key)
-        updated = function(copy.deepcopy(default) if encoded is None else self.decode(encoded, subject))
-        if inspect.iscoroutine(updated):
-            updated.close()
-            raise SetupError(f"{subject}: the function of an update is plain, because it may run again; await before")
-        values[key] = encode_stored(updated, subject)
-        self.decode(values[key], f"What the function returns for {subject}")
-        return decode_json(values[key])
+@functools.lru_cache(maxsize=1024)
+def _compile(annotation: Any) -> Arguments:
+    """How values of a type are read back: as the argument of a call. Raises SetupError for one without a JSON form."""
+    name, parameter = shown(annotation), Parameter("value", annotation, NODEFAULT)
+    info = FunctionInfo(_compile, name, f"stored type {name}", None, False, (parameter,), ())
+    return Arguments(info, lenient=False)
 
 
-_cached_type = functools.lru_cache(maxsize=1024)(StoredType)
-
-
-def stored_type(annotation: Any) -> StoredType:
-    """The compiled type. Raises SetupError for one without a JSON form."""
+def decode_stored(encoded: bytes, annotation: Any, subject: str) -> Any:
+    """The value of JSON text; raises StateError, which names the type and `subject`."""
     try:
-        return _cached_type(annotation)
+        arguments = _compile(annotation)
     except TypeError:  # it has no hash: the metadata of `Annotated` may be a list
-        return StoredType(annotation)
-
-
-def encode_stored(value: Any, subject: str) -> bytes:
-    """The value as JSON text; raises StateError, which names `subject`."""
+        arguments = _compile.__wrapped__(annotation)
     try:
-        return encode_json(value)
+        return arguments.decode(b'{"value":%b}' % encoded)["value"]
+    except ArgumentError as failure:
+        raise StateError(f"{subject} can't be read as {arguments.subject}: {'; '.join(failure.problems)}") from None
+
+
+def encode_stored(value: Any, annotation: Any, subject: str) -> bytes:
+    """The value as JSON text that can be read as its type; raises StateError, which names `subject`."""
+    try:
+        encoded = encode_json(value)
     except OutputError as failure:
         raise StateError(f"{subject} can't be stored: {failure}") from None
+    if annotation is not Any:
+        decode_stored(encoded, annotation, subject)
+    return encoded
 
 
 # ── records ──
@@ -125,10 +110,10 @@ def encode_stored(value: Any, subject: str) -> bytes:
 class Record(msgspec.Struct, array_like=True):
     """What the store holds: the state of a caller, or the value of a handle."""
 
-    ttl: float  # seconds from the last write
-    values: Values  # a handle has one
     owner: str | None  # None: any caller that has the handle
+    values: Values  # a handle has one
     label: tuple[str, str] = ("", "")  # server and type of a handle
+    ttl: float | None = None  # seconds from the last write; None: `Server(state_ttl=)`, of a session a day at most
 
 
 NO_ENTRY = Entry(b"", 0)
@@ -138,49 +123,44 @@ _codec: Codec[Record] = Codec(Record, "state of a caller")
 class Records:
     """Records as one call reads and writes them."""
 
-    __slots__ = ("_context", "engine", "owner")
-
     def __init__(self, engine: "Engine", context: RequestContext) -> None:
         self.engine = engine
         self._context = context
         self.owner = state_owner(context)
 
-    @property
-    def ttl(self) -> float:
-        """Seconds for which state of the caller is stored after its last write."""
-        ttl = self.engine.options.state_ttl
-        return min(ttl, MAX_SESSION_TTL) if (self.owner or "").startswith("session-") else ttl
-
-    async def read(self, key: str) -> tuple[Record | None, Entry]:
-        """A record, and what the store has of it; the entry of none is empty and has version 0."""
-        entry = await self.engine.state.get(key)
-        if entry is None:
-            return None, NO_ENTRY
-        if (record := _codec.decode(entry.value)) is None:
+    async def read(self, key: str, kind: str = "") -> tuple[Record, Entry]:
+        """A record and its entry, both empty if there is none; that of a handle of this `kind`, else one ToolError."""
+        entry = await self.engine.state.get(key) or NO_ENTRY
+        record = _codec.decode(entry.value) if entry.version else Record(self.owner, {})
+        if record is None:
             raise StateError("ctx.state, Handle: another version of dovetail wrote this state; it is left as it is")
+        if kind and (record.owner not in (None, self.owner) or record.label != (self.engine.info.name, kind)):
+            raise ToolError(NOT_FOUND.format(kind))
         return record, entry
 
     async def put(self, key: str, record: Record, before: Entry = NO_ENTRY) -> None:
         """Store a record unless it has changed since `before`; raises StateFull if it grows beyond the quota."""
-        data, quota = _codec.encode(record), self.engine.options.state_quota
+        data, quota, ttl = _codec.encode(record), self.engine.options.state_quota, record.ttl
+        if ttl is None:
+            is_of_session = (record.owner or "").startswith("session-")
+            ttl = min(self.engine.options.state_ttl, MAX_SESSION_TTL if is_of_session else MAX_TTL)
         if len(data) > max(quota, len(before.value)):
             raise StateFull(f"There is no room for {len(data)} bytes: the quota is {quota}; store less, or delete some")
         try:
-            await self.engine.state.put(key, data, ttl=record.ttl, if_version=before.version)
+            await self.engine.state.put(key, data, ttl=ttl, if_version=before.version)
         except StoreFull:
             raise StateFull("The server has no room for more state of its callers now; try again later") from None
 
-    async def change(self, name: str, key: str, find: Callable[[Record | None], Record], change: Function) -> Any:
-        """Change the values of the record that `find` gives, in a step; both may be called again. Gives JSON."""
+    async def change(self, name: str, key: str, change: Callable[[Values], Any], kind: str = "") -> Any:
+        """Change the values of a record, in a step; `change` may be called again, and returns what JSON can hold."""
 
         async def write() -> Any:
             async with _locks.setdefault((asyncio.get_running_loop(), key), asyncio.Lock()):
                 for attempt in range(MAX_TRIES):
-                    stored, entry = await self.read(key)
-                    record = find(stored)
+                    record, entry = await self.read(key, kind)
                     result = change(record.values)
                     try:
-                        if stored is not None or record.values:
+                        if entry.version or record.values:
                             await self.put(key, record, entry)
                         return result
                     except Conflict:
@@ -188,6 +168,25 @@ class Records:
             raise ToolBusy("Other calls change the same state all the time; try again later")
 
         return await self.once(name, write)
+
+    async def update(
+        self, name: str, key: str, value_key: str, type: Any, function: Function, *,
+        subject: str, default: Any = None, kind: str = "",
+    ) -> Any:  # fmt: skip
+        """Replace a value by what the author's function returns for it; gives the new one."""
+
+        def change(values: Values) -> Any:
+            encoded = values.get(value_key)
+            updated = function(copy.deepcopy(default) if encoded is None else decode_stored(encoded, type, subject))
+            if inspect.iscoroutine(updated):
+                updated.close()
+                raise SetupError(
+                    f"{subject}: the function of an update is plain, because it may run again; await before"
+                )
+            values[value_key] = encode_stored(updated, type, f"What the function returns for {subject}")
+            return decode_json(values[value_key])
+
+        return decode_stored(encode_json(await self.change(name, key, change, kind)), type, subject)
 
     async def once(self, name: str, write: Callable[[], Awaitable[Any]]) -> Any:
         """Write as a step, once in a call; at once inside of a step, and in completions, which take none."""
@@ -211,52 +210,42 @@ class CallerState:
         self._records = records
 
     @overload
-    def get(self, key: str, type: type[T]) -> Coro[T | None]: ...
+    async def get(self, key: str, type: type[T]) -> T | None: ...
     @overload
-    def get(self, key: str, type: type[T], default: D) -> Coro[T | D]: ...
+    async def get(self, key: str, type: type[T], default: D) -> T | D: ...
     @overload
-    def get(self, key: str, type: Any = Any, default: Any = None) -> Coro[Any]: ...
+    async def get(self, key: str, type: Any = Any, default: Any = None) -> Any: ...
     async def get(self, key: str, type: Any = Any, default: Any = None) -> Any:
         """The value as this type, or the default if there is none. Raises StateError if it does not fit the type."""
         subject, (record, _) = _checked_subject(key), await self._records.read(self._key)
-        encoded = None if record is None else record.values.get(key)
-        return default if encoded is None else stored_type(type).decode(encoded, subject)
+        encoded = record.values.get(key)
+        return default if encoded is None else decode_stored(encoded, type, subject)
 
     async def keys(self) -> list[str]:
-        record, _ = await self._records.read(self._key)
-        return [] if record is None else list(record.values)
+        return list((await self._records.read(self._key))[0].values)
 
     async def set(self, key: str, value: Any) -> None:
         """Store a value: all that a tool may return. Raises StoreFull beyond the quota."""
-        encoded = encode_stored(value, _checked_subject(key))
-        await self._change(f"state.set {key}", lambda values: values.update({key: encoded}))
+        encoded = encode_stored(value, Any, _checked_subject(key))
+        await self._records.change(f"state.set {key}", self._key, lambda values: values.update({key: encoded}))
 
     async def delete(self, key: str) -> bool:
         """Delete a value; False if there was none."""
         _checked_subject(key)
-        return bool(await self._change(f"state.delete {key}", lambda values: values.pop(key, None) is not None))
+        name = f"state.delete {key}"
+        return bool(await self._records.change(name, self._key, lambda values: bool(values.pop(key, b""))))
 
     @overload
-    def update(self, key: str, function: Callable[[T], T], type: type[T], default: T) -> Coro[T]: ...
+    async def update(self, key: str, function: Callable[[Any], T], type: type[T], default: T | None = None) -> T: ...
     @overload
-    def update(self, key: str, function: Callable[[T | None], T], type: type[T]) -> Coro[T]: ...
-    @overload
-    def update(self, key: str, function: Function, type: UnionType = ..., default: Any = ...) -> Coro[Any]: ...
+    async def update(self, key: str, function: Function, type: UnionType = ..., default: Any = None) -> Any: ...
     async def update(self, key: str, function: Function, type: Any = Any, default: Any = None) -> Any:
         """Replace a value by what `function` returns for it, or for the default; gives the new value.
 
         No update of another call is lost: if one comes between, the plain `function` runs again with its outcome.
         """
-        subject, type_ = _checked_subject(key), stored_type(type)
-        change = functools.partial(type_.update, key=key, default=default, function=function, subject=subject)
-        updated = await self._change(f"state.update {key}", change)
-        return type_.decode(encode_json(updated), subject)
-
-    async def _change(self, name: str, change: Function) -> Any:
-        def find(record: Record | None) -> Record:
-            return Record(self._records.ttl, {} if record is None else record.values, self._records.owner)
-
-        return await self._records.change(name, self._key, find, change)
+        subject, name = _checked_subject(key), f"state.update {key}"
+        return await self._records.update(name, self._key, key, type, function, subject=subject, default=default)
 
     @property
     def _key(self) -> str:

@@ -6,10 +6,10 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
-from dovetail.engine.caller_state import Record, Records, encode_stored, stored_type
+from dovetail.engine.caller_state import Record, Records, decode_stored, encode_stored
 from dovetail.engine.current_context import get_context
-from dovetail.errors import SetupError, ToolError
-from dovetail.schema.encode import encode_json
+from dovetail.errors import SetupError
+from dovetail.schema.types import shown
 
 T = TypeVar("T")
 PREFIX = "hdl_"  # by which logs know what to redact
@@ -35,7 +35,7 @@ class Handle(str, Generic[T]):
     def __class_getitem__(cls, type_: Any) -> Any:
         if isinstance(type_, str):
             raise SetupError(f"Handle[{type_!r}]: give the type itself, not its name")
-        name = type_.__name__ if isinstance(type_, type) else str(type_)
+        name = shown(type_)
         keywords = {"description": f"The id of a {name} that this server has given out"}
         members = {"__slots__": (), "__json_string__": keywords, "_type": type_, "_name": name}
         return type(f"Handle[{name}]", (Handle,), members)
@@ -48,8 +48,8 @@ class Handle(str, Generic[T]):
     async def load(self) -> T:
         """The value as it is now."""
         records = get_context().state._records
-        record = self._find(records, (await records.read(_key(self)))[0])
-        value: T = stored_type(self._type).decode(record.values[VALUE], "The value of a handle")
+        record, _ = await records.read(_key(self), self._name)
+        value: T = decode_stored(record.values[VALUE], self._type, "The value of a handle")
         return value
 
     async def update(self, function: Callable[[T], T]) -> T:
@@ -57,11 +57,9 @@ class Handle(str, Generic[T]):
 
         It is a step. If another call comes between, `function` runs again with its outcome.
         """
-        records, key = get_context().state._records, _key(self)
-        type_, subject = stored_type(self._type), f"the {self._name} of a handle"
-        change = functools.partial(type_.update, key=VALUE, default=None, function=function, subject=subject)
-        updated = await records.change(f"update {key}", key, functools.partial(self._find, records), change)
-        value: T = type_.decode(encode_json(updated), subject)
+        records, key, kind = get_context().state._records, _key(self), self._name
+        name, subject = f"update {key}", f"the {kind} of a handle"
+        value: T = await records.update(name, key, VALUE, self._type, function, subject=subject, kind=kind)
         return value
 
     async def delete(self) -> None:
@@ -69,30 +67,17 @@ class Handle(str, Generic[T]):
         records, key = get_context().state._records, _key(self)
 
         async def write() -> None:
-            self._find(records, (await records.read(key))[0])
+            await records.read(key, self._name)
             await records.engine.state.delete(key)
 
         await records.once(f"delete {key}", write)
-
-    def _find(self, records: Records, record: Record | None) -> Record:
-        """The record; raises one and the same ToolError whatever is wrong with the handle."""
-        label = (records.engine.info.name, self._name)
-        if record is not None and record.owner in (None, records.owner) and record.label == label:
-            return record
-        raise ToolError(
-            f"There is no {self._name} with this id: it has expired, was deleted, or was never given out to you; "
-            "get a new one"
-        )
 
 
 async def new_handle(records: Records, value: Any, type_: Any, ttl: float | None) -> Handle[Any]:
     annotation: Any = type(value) if type_ is None else type_
     made: type[Handle[Any]] = Handle.__class_getitem__(annotation)
-    subject = f"ctx.new_handle: a {made._name}"
-    encoded = encode_stored(value, subject)
-    stored_type(annotation).decode(encoded, subject)
-    ttl = records.ttl if ttl is None else ttl
-    record = Record(ttl, {VALUE: encoded}, records.owner, (records.engine.info.name, made._name))
+    encoded = encode_stored(value, annotation, f"ctx.new_handle: a {made._name}")
+    record = Record(records.owner, {VALUE: encoded}, (records.engine.info.name, made._name), ttl)
 
     async def write() -> str:
         id = PREFIX + secrets.token_urlsafe(ID_BYTES)

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import time
-from contextlib import AsyncExitStack, closing, suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,7 +30,7 @@ from dovetail.registry.outputs import restore_result, store_result
 from dovetail.registry.registration import Idempotency
 from dovetail.registry.tools import Tool
 from dovetail.schema.encode import OutputError, to_jsonable
-from dovetail.state.base import Codec, Conflict, Listener, StoreFull, StoreUnavailable
+from dovetail.state.base import Codec, Conflict, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
@@ -61,6 +61,9 @@ TOO_LONG = (
 log = logging.getLogger("dovetail")
 
 
+Failure = tuple[int, str, Any, int]  # code, message, data and HTTP status of a ProtocolError
+
+
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the store holds of a key: a call that runs, or its result, its error, or the questions of its last round."""
 
@@ -68,23 +71,18 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     run: str  # its id
     arguments: str  # their digest
     call: str = ""  # the id that all rounds of a call share
-    result: bytes = b""
-    error: tuple[int, str, Any, int] | None = None  # code, message, data and HTTP status
-    questions: InputRequiredResult | None = None
+    outcome: bytes | Failure | InputRequiredResult | None = None  # a result is encoded; None: the call runs
     round: int = 0  # of the questions
     expires: float = 0.0  # seconds since 1970, when they can't be answered any more
 
-    @property
-    def is_running(self) -> bool:
-        return not self.result and self.error is None and self.questions is None
-
     def replay(self) -> Result:
-        if self.error is not None:
-            code, message, data, http_status = self.error
+        if isinstance(self.outcome, InputRequiredResult):
+            return self.outcome
+        if isinstance(self.outcome, tuple):
+            code, message, data, http_status = self.outcome
             raise ProtocolError(message, code=code, data=data, http_status=http_status)
-        if self.questions is not None:
-            return self.questions
-        result = restore_result(self.result)
+        assert self.outcome is not None
+        result = restore_result(self.outcome)
         return replace(result, meta={**(result.meta or {}), REPLAY_KEY: True})
 
 
@@ -103,11 +101,9 @@ async def call_once(engine: "Engine", context: RequestContext, tool: Tool) -> Re
 
 def read_key(context: RequestContext, *, is_known: bool) -> str | None:
     """The key in `_meta` or in the header; raises ProtocolError for a bad one."""
-    request, given = context.request, list[Any]()
-    if CALL_KEY in (meta := request.meta):
-        given.append(meta[CALL_KEY])
-    if request.headers is not None and KEY_HEADER in request.headers:
-        text = request.headers[KEY_HEADER]
+    meta, headers = context.request.meta, context.request.headers
+    given = [meta[CALL_KEY]] if CALL_KEY in meta else []
+    if headers is not None and (text := headers.get(KEY_HEADER)) is not None:
         given.append(text[1:-1] if text[:1] == text[-1:] == '"' else text)  # a string of structured fields, or bare
     if not given:
         return None
@@ -145,45 +141,43 @@ class KeyedCall:
         self._previous: Record | None = None  # that the claim has replaced: the questions which this call answers
 
     async def result(self) -> Result:
-        async with AsyncExitStack() as stack:
-            earlier = await self._claim_or_join(stack)
-        return await self._run() if earlier is None else earlier.replay()
+        found = await self._claim_or_find()
+        if found is not None and found.outcome is None:
+            async with self._engine.waiting:
+                found = await self._wait()
+        return await self._run() if found is None else found.replay()
 
-    async def _claim_or_join(self, stack: AsyncExitStack) -> Record | None:
-        """What an earlier call has left, once it has ended; None if this call has the claim."""
-        process, listener = self._engine.process, None
+    async def _wait(self) -> Record | None:
+        """What the earlier call leaves when it ends; None if that is nothing, and this call has the claim."""
+        with closing(self._state.listen([self._name])) as listener:
+            while (found := await self._claim_or_find()) is not None and found.outcome is None:
+                has_ended = found.worker == self._lease.id and found.run not in self._engine.keyed_runs
+                if has_ended or await self._lease.is_lost(found.worker):  # and stored no outcome
+                    return self._failed(UNKNOWN)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_INTERVAL):
+                        if not await listener.wait():
+                            raise StoreUnavailable  # it was closed
+        return found
+
+    async def _claim_or_find(self) -> Record | None:
+        """What an earlier call has left, or that it runs; None if this call has the claim."""
+        process, answered = self._engine.process, self._answered
         while True:
-            entry = await self._state.get(self._name)
-            found = None if entry is None else CODEC.decode(entry.value)
+            version, found = await self._read()
+            if answered.call and (found is None or found.call != answered.call):
+                raise invalid_params(OTHER_CALL)
             if found is None:
-                if self._answered.call:
-                    raise invalid_params(OTHER_CALL)
                 # Another version has written the record; or the process that knew the first call of a repeat has ended.
-                if entry is not None or self._context.request.meta.get(PROCESS_KEY, process) != process:
+                if version or self._context.request.meta.get(PROCESS_KEY, process) != process:
                     return self._failed(UNKNOWN)
             elif found.arguments != self._claim.arguments:
                 raise invalid_params(OTHER_ARGUMENTS)
-            elif self._answered.call not in ("", found.call):
-                raise invalid_params(OTHER_CALL)
-            elif found.is_running:
-                if listener is None:  # then look once more: it may have ended before
-                    await stack.enter_async_context(self._engine.waiting)
-                    listener = stack.enter_context(closing(self._state.listen([self._name])))
-                elif await self._is_lost(found):
-                    return self._failed(UNKNOWN)
-                else:
-                    await _wait(listener)
-                continue
-            elif found.questions is None or self._answered.number != found.round:
+            elif not isinstance(found.outcome, InputRequiredResult) or answered.number != found.round:
                 return self._failed(UNKNOWN) if 0 < found.expires <= time.time() else found
             self._previous = found
-            if await self._put_claim(0 if entry is None else entry.version):
+            if await self._put_claim(version):
                 return None
-
-    async def _is_lost(self, found: Record) -> bool:
-        if found.worker == self._lease.id:
-            return found.run not in self._engine.keyed_runs
-        return await self._lease.is_lost(found.worker)
 
     async def _put_claim(self, version: int) -> bool:
         """Whether this call has the claim: no other was first."""
@@ -211,80 +205,68 @@ class KeyedCall:
             ended = self._ended(result)
             return result
         except ProtocolError as failure:
-            is_question = failure.code == URL_ELICITATION_REQUIRED  # the call can be made when it is answered
-            ended = None if is_question else replace(self._claim, error=_error(failure))
+            # a URL to open is a question: the call can be made when it is answered
+            ended = None if failure.code == URL_ELICITATION_REQUIRED else self._ended(failure)
             raise
         finally:
             context.outlives_connection = False
             storing = self._settle(ended if has_begun(context) else self._previous)
             await asyncio.wait([storing], timeout=STORE_WAIT)
 
-    def _ended(self, result: Result) -> Record:
-        if isinstance(result, InputRequiredResult):
-            asked = decode_round(self._engine.sealer.open(result.state))
-            return replace(self._claim, questions=result, call=asked.call, round=asked.number, expires=asked.expires)
-        assert isinstance(result, ToolResult)
-        stored = store_result(result)
-        return replace(self._claim, result=stored) if len(stored) <= MAX_STORED_BYTES else self._failed(TOO_LONG)
+    def _ended(self, end: Result | ProtocolError) -> Record:
+        if isinstance(end, InputRequiredResult):
+            asked = decode_round(self._engine.sealer.open(end.state))
+            return replace(self._claim, outcome=end, call=asked.call, round=asked.number, expires=asked.expires)
+        if isinstance(end, ProtocolError):
+            data = None
+            with suppress(OutputError):  # data that can't be sent either
+                data = to_jsonable(end.data)
+            return replace(self._claim, outcome=(end.code, end.message, data, end.http_status))
+        assert isinstance(end, ToolResult)
+        stored = store_result(end)
+        return replace(self._claim, outcome=stored) if len(stored) <= MAX_STORED_BYTES else self._failed(TOO_LONG)
 
     def _failed(self, text: str) -> Record:
         has_schema = self._tool.definition.output_schema is not None
         result = error_result(text.format(self._tool.name), has_schema=has_schema)
-        return replace(self._claim, result=store_result(result))
+        return replace(self._claim, outcome=store_result(result))
 
     # ── the store ──
+
+    async def _read(self) -> tuple[int, Record | None]:
+        """The version of the record, 0 if there is none, and the record, None if it can't be read."""
+        entry = await self._state.get(self._name)
+        return (0, None) if entry is None else (entry.version, CODEC.decode(entry.value))
 
     async def _put(self, record: Record, version: int) -> None:
         assert isinstance(self._tool.reuse, Idempotency)
         ttl = self._tool.reuse.window
-        if record.is_running or record.questions is not None:  # the window begins when the call has ended
+        if isinstance(record.outcome, InputRequiredResult | None):  # the window begins when the call has ended
             ttl += max(MAX_RUN, record.expires - time.time())
         await self._state.put(self._name, CODEC.encode(record), ttl=ttl, if_version=version)
 
     def _settle(self, ended: Record | None) -> "asyncio.Task[None]":
         """Store the end of a run, or free its key (None), even if the call is cancelled or the store unavailable."""
-        steps = self._engine.running_steps
         task = asyncio.get_running_loop().create_task(self._store_end(ended))
-        steps.add(task)
-        task.add_done_callback(steps.discard)
+        self._engine.running_steps.add(task)
+        task.add_done_callback(self._engine.running_steps.discard)
+        task.add_done_callback(lambda _: self._engine.keyed_runs.discard(self._claim.run))
         return task
 
     async def _store_end(self, ended: Record | None) -> None:
-        try:
-            for delay in RETRY_DELAYS:
-                try:
-                    return await self._replace_claim(ended)
-                except StoreFull:
-                    ended = None if ended is None else self._failed(TOO_LONG)
-                except (StoreUnavailable, Conflict):  # Conflict: it has expired meanwhile
-                    pass
-                await asyncio.sleep(delay)
-            log.error("%s: the result of a call with an idempotency key could not be stored", self._tool.label)
-        finally:
-            self._engine.keyed_runs.discard(self._claim.run)
-
-    async def _replace_claim(self, ended: Record | None) -> None:
-        """Replace the claim, if it is still there: then no other call writes the record."""
-        entry = await self._state.get(self._name)
-        found = None if entry is None else CODEC.decode(entry.value)
-        if entry is None or found is None or found.run != self._claim.run:
-            return
-        if ended is None:
-            await self._state.delete(self._name)
-        else:
-            await self._put(ended, entry.version)
-        await self._state.publish(self._name)
-
-
-async def _wait(listener: Listener) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(POLL_INTERVAL):
-            if not await listener.wait():
-                raise StoreUnavailable  # it was closed
-
-
-def _error(failure: ProtocolError) -> tuple[int, str, Any, int]:
-    data = None
-    with suppress(OutputError):  # data that can't be sent either
-        data = to_jsonable(failure.data)
-    return failure.code, failure.message, data, failure.http_status
+        for delay in RETRY_DELAYS:
+            try:
+                version, found = await self._read()
+                if found is not None and found.run == self._claim.run:  # then no other call writes the record
+                    if ended is None:
+                        await self._state.delete(self._name)
+                    else:
+                        await self._put(ended, version)
+                    await self._state.publish(self._name)
+                return
+            except StoreFull:
+                ended = None if ended is None else self._failed(TOO_LONG)
+            except (StoreUnavailable, Conflict):  # Conflict: it has expired meanwhile
+                pass
+            await asyncio.sleep(delay)
+        log.error("%s: the result of a call with an idempotency key could not be stored", self._tool.label)

@@ -10,14 +10,15 @@ store still has all earlier ones, so the steps of a call are refused in another 
 """
 
 import asyncio
+import functools
 import hashlib
 import inspect
 import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -315,7 +316,7 @@ class Steps:
         key = f"{name}#{self.occurrences[name]}"
         result = self.results.get(key)
         if result is None:
-            task = asyncio.get_running_loop().create_task(self._run(key, function, in_thread))
+            task = asyncio.get_running_loop().create_task(self._run(name, key, function, in_thread))
             for running in (self._running, self._engine.running_steps):
                 running.add(task)
                 task.add_done_callback(running.discard)
@@ -327,32 +328,32 @@ class Steps:
         while self._running:
             await asyncio.wait(self._running)
 
-    async def _run(self, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
+    async def _run(self, name: str, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
+        call = functools.partial(self._call, name, function, in_thread)
         if self._previous is None:
-            result = _encode_result(key, await self._call(key, function, in_thread))
+            result = _encode_result(name, await call())
         else:
-            result = await self._claim_and_run(self._previous, key, function, in_thread)
+            digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+            result = await self._claim_and_run(name, self._previous, f"step/{self._previous.call}/{digest}", call)
         self.results[key] = result
         return result
 
-    async def _claim_and_run(self, previous: Round, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
-        digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-        claim = f"step/{previous.call}/{digest}"
+    async def _claim_and_run(self, name: str, previous: Round, claim: str, call: Callable[[], Awaitable[Any]]) -> Raw:
         ttl = max(previous.ends - time.time(), 0.0) + 3600.0  # longer than the state, for its last run
         while not await self._engine.state.claim(claim, CLAIMED, ttl):
-            if (result := await self._result_of_other_request(claim, key)) is not None:
+            if (result := await self._result_of_other_request(claim, name)) is not None:
                 return result
         try:
-            await self._check_generation(key, previous.generation)
-            value = await self._call(key, function, in_thread)
+            await self._check_generation(name, previous.generation)
+            value = await call()
         except (Exception, InputNeeded):  # not CancelledError: the side effect may have happened
-            await self._publish_result(claim, key, None, ttl)
+            await self._publish_result(claim, name, None, ttl)
             raise
-        result = _encode_result(key, value)
-        await self._publish_result(claim, key, result, ttl)
+        result = _encode_result(name, value)
+        await self._publish_result(claim, name, result, ttl)
         return result
 
-    async def _publish_result(self, claim: str, key: str, result: Raw | None, ttl: float) -> None:
+    async def _publish_result(self, claim: str, name: str, result: Raw | None, ttl: float) -> None:
         """Publish the result to requests that wait for this step. After a failure (None) they may run it themselves."""
         state = self._engine.state
         try:
@@ -362,51 +363,46 @@ class Steps:
                 await state.put(claim, bytes(result), ttl=ttl)
             await state.publish(claim)
         except Exception as failure:  # this run has its result all the same
-            log.warning("the outcome of the step %r can't be stored: %s", key, failure)
+            log.warning("the outcome of the step %r can't be stored: %s", name, failure)
 
-    async def _check_generation(self, key: str, generation: str) -> None:
+    async def _check_generation(self, name: str, generation: str) -> None:
         """Compare generations after the claim: if they are equal, the store had all claims of the call at that time."""
         if await store_generation(self._engine.state) == generation:
             return
-        name = key.rpartition("#")[0]
         log.warning("the step %r was refused: the state store was emptied since its call began, or is another", name)
         raise ToolError(
             f"The step {name} was refused: the server has lost its record of what was done in this call. "
             "Look whether it has had its effect before you make this call again, from its beginning"
         )
 
-    async def _result_of_other_request(self, claim: str, key: str) -> Raw | None:
+    async def _result_of_other_request(self, claim: str, name: str) -> Raw | None:
         """Wait for the result of another request with the same state, which has the claim. None if its step failed."""
         state = self._engine.state
-        listener = state.listen([claim])
         try:
-            async with asyncio.timeout(self._claim_timeout):
-                while (entry := await state.get(claim)) is not None and entry.value == CLAIMED:
-                    if not await listener.wait():  # the state has been closed
-                        raise TimeoutError
+            with closing(state.listen([claim])) as listener:
+                async with asyncio.timeout(self._claim_timeout):
+                    while (entry := await state.get(claim)) is not None and entry.value == CLAIMED:
+                        if not await listener.wait():  # the state has been closed
+                            raise TimeoutError
         except TimeoutError:
-            name = key.rpartition("#")[0]
             raise ToolError(
                 f"The step {name} was begun by an earlier request and has not ended; it is not done a second time. "
                 "Look whether it has had its effect before you make this call again"
             ) from None
-        finally:
-            listener.close()
         return None if entry is None else Raw(entry.value)
 
-    async def _call(self, key: str, function: Callable[[], Any], in_thread: bool) -> Any:
-        name = key.rpartition("#")[0]
+    async def _call(self, name: str, function: Callable[[], Any], in_thread: bool) -> Any:
         running_step.set(name)  # for this task, which is the step's own, and for its thread
         value = await self._engine.threads.run(function, label=f"step {name}") if in_thread else function()
         return await value if inspect.isawaitable(value) else value
 
 
-def _encode_result(key: str, value: Any) -> Raw:
+def _encode_result(name: str, value: Any) -> Raw:
     try:
         return Raw(encode_json(value))
     except OutputError as failure:
         text = f"{failure}; it is remembered as JSON, so return what JSON can hold, or None"
-        raise SetupError(f"ctx.step({key.rpartition('#')[0]!r}): {text}") from None
+        raise SetupError(f"ctx.step({name!r}): {text}") from None
 
 
 async def store_generation(state: StateBackend) -> str:

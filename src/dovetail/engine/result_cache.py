@@ -29,24 +29,17 @@ Entry = tuple[bytes, float, Tool]  # the result, when it expires, and its tool: 
 
 async def call_cached(engine: "Engine", context: RequestContext, tool: Tool) -> Result:
     """The result of a call of a tool with `cache=`: from the cache, or from a call in flight, or its own."""
-    key = cache_key(context, tool)
-    if key is None:
-        return await call_tool(engine, context, tool)
-    engine.result_cache = engine.result_cache or ResultCache(engine)
-    return await engine.result_cache.call(context, tool, key)
-
-
-def cache_key(context: RequestContext, tool: Tool) -> Key | None:
-    """None if the caller is unknown."""
     params: CallToolParams = context.request.params
     parts: list[object] = [arguments_digest(params.arguments)]
     assert isinstance(tool.reuse, Caching)
     if not tool.reuse.shared:
         owner, principal = lazy.caller_state.state_owner(context), context.principal
         if owner is None:
-            return None
+            return await call_tool(engine, context, tool)
         parts += [owner, *([] if principal is None else [principal.key, principal.client, sorted(principal.scopes)])]
-    return id(tool), hashlib.sha256(encode(parts)).digest()
+    key = id(tool), hashlib.sha256(encode(parts)).digest()
+    engine.result_cache = engine.result_cache or ResultCache(engine)
+    return await engine.result_cache.call(context, tool, key)
 
 
 class ResultCache:

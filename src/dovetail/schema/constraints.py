@@ -199,14 +199,12 @@ def _translate(item: Any, where: str, inside: str = "") -> Iterator[Constraints]
         raise _refused(f"{inside or type(item).__name__}(…)", where)
 
 
+_NOTES = ("title", "description", "examples")  # that msgspec's Meta and pydantic's Field call as we do
+
+
 def _from_meta(meta: msgspec.Meta) -> Constraints:
-    return Constraints(
-        **{name: getattr(meta, name) for name in LIMITS},
-        title=meta.title,
-        description=meta.description,
-        examples=meta.examples,
-        extra=meta.extra_json_schema,
-    )
+    same = {name: getattr(meta, name) for name in (*LIMITS, *_NOTES)}
+    return Constraints(**same, extra=meta.extra_json_schema)
 
 
 _RENAME = "an argument is called by its parameter's name; rename the parameter"
@@ -221,13 +219,8 @@ def _from_pydantic_field(field: Any, where: str) -> Constraints:
     extra = field.json_schema_extra
     if callable(extra):
         raise SetupError(f"{where}: json_schema_extra must be a dict here, not a function")
-    return Constraints(
-        title=field.title,
-        description=field.description,
-        examples=field.examples,
-        deprecated=True if field.deprecated else None,
-        extra=extra,
-    )
+    same = {name: getattr(field, name) for name in _NOTES}
+    return Constraints(**same, deprecated=True if field.deprecated else None, extra=extra)
 
 
 def _from_annotated_types(item: Any, where: str, inside: str) -> Constraints:
@@ -347,11 +340,8 @@ def is_model(annotation: Any) -> bool:
     """Whether pydantic defines the type or its validation."""
     if "pydantic" not in sys.modules:
         return False
-    if isinstance(annotation, type):
-        is_defined = hasattr(annotation, "__get_pydantic_core_schema__") or hasattr(
-            annotation, "__pydantic_validator__"
-        )
-        return is_defined and not hasattr(annotation, "__json_string__")  # a class of ours, which fits into models too
+    if isinstance(annotation, type) and not hasattr(annotation, "__json_string__"):  # ours, which fits into models too
+        return hasattr(annotation, "__get_pydantic_core_schema__") or hasattr(annotation, "__pydantic_validator__")
     return type(annotation).__name__ == "TypeAliasType" and str(annotation.__module__).startswith("pydantic.")
 
 

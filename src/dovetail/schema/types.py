@@ -113,7 +113,7 @@ class ShapeBuilder:
             if shape is not None:
                 return shape
         fix = getattr(annotation, "__json_fix__", "use a standard type, a dataclass, a TypedDict or a pydantic model")
-        raise SetupError(f"{where}: {_shown(annotation)} has no JSON form; {fix}")
+        raise SetupError(f"{where}: {shown(annotation)} has no JSON form; {fix}")
 
     def _annotated(self, annotation: Any, where: str) -> Shape:
         inner, metadata = annotation.__origin__, annotation.__metadata__
@@ -145,7 +145,7 @@ class ShapeBuilder:
             return self.read(get_args(annotation)[0], where)
         if isinstance(annotation, (str, ForwardRef)):
             raise SetupError(
-                f"{where}: {_shown(annotation)} can't be resolved; for a type that contains itself use a class, or "
+                f"{where}: {shown(annotation)} can't be resolved; for a type that contains itself use a class, or "
                 "TypeAliasType"
             )
         if not is_alias(annotation):
@@ -178,7 +178,7 @@ class ShapeBuilder:
         if origin in _ARRAYS:
             item = self.read(arguments[0] if arguments else Any, where)
             if _ARRAYS[origin] in (set, frozenset) and not shapes.is_hashable(item):
-                raise SetupError(f"{where}: {_shown(arguments[0])} can't be the item of a set; use a list")
+                raise SetupError(f"{where}: {shown(arguments[0])} can't be the item of a set; use a list")
             return shapes.Array(item=item, container=_ARRAYS[origin], altered=origin in _UNKNOWN_TO_MSGSPEC)
         if origin in _DICTIONARIES:
             key, value = arguments or (str, Any)
@@ -194,7 +194,7 @@ class ShapeBuilder:
                 return shape
             case shapes.Choice() if shape.native is not None:
                 return shape
-        raise SetupError(f"{where}: {_shown(annotation)} can't be the key of a JSON object; use str, int or Literal")
+        raise SetupError(f"{where}: {shown(annotation)} can't be the key of a JSON object; use str, int or Literal")
 
     def _record(self, annotation: Any, where: str) -> Shape | None:
         definition = self.definitions.get(_identity(annotation))
@@ -288,5 +288,5 @@ def _identity(annotation: Any) -> Hashable:
     return (annotation,)  # a tuple, so that a string annotation never equals a repr
 
 
-def _shown(annotation: Any) -> str:
+def shown(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
