@@ -29,7 +29,7 @@ class TestSweep:
         clock.now += 10
         for n in range(1000):
             await backend.put("the same key", b"%d" % n, ttl=LONG)
-        assert (backend.held, backend._logs.size) == (2, 0)  # what was touched stays
+        assert (backend.held, backend.log_bytes) == (2, 0)  # what was touched stays
 
     @pytest.mark.parametrize("max_entries", [20_000, 10_000], ids=["has room", "is full"])
     async def test_a_write_does_little_however_much_has_expired(self, clock: Clock, max_entries: int) -> None:

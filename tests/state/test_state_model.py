@@ -231,7 +231,7 @@ class MemoryAgainstModel(AgainstModel):
     def bounds_hold_and_nothing_alive_is_missing(self) -> None:
         model = self.model
         assert len(model.keys) + len(model.logs) <= self.state.held <= MAX_ENTRIES
-        assert model.log_bytes() <= self.state._logs.size <= MAX_LOG_BYTES
+        assert model.log_bytes() <= self.state.log_bytes <= MAX_LOG_BYTES
 
 
 class SqliteAgainstModel(AgainstModel):

@@ -111,6 +111,11 @@ class MemoryState(StateBackend):
         """Keys and logs in memory, with expired ones that were not freed yet."""
         return len(self._entries.rows) + len(self._logs.rows)
 
+    @property
+    def log_bytes(self) -> int:
+        """Bytes that count towards `max_log_bytes`."""
+        return self._logs.size
+
     async def check(self) -> None:
         """Raise nothing: memory is always available."""
 
