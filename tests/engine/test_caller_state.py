@@ -84,10 +84,10 @@ async def test_a_session_has_its_state_and_a_caller_that_is_not_known_is_told_th
             assert "Handle" in text
 
 
-async def test_a_cached_resource_that_reads_state_is_not_for_other_callers() -> None:
+async def test_a_resource_that_reads_state_is_not_for_other_callers() -> None:
     server = create_server(ttl_ms=60_000)
 
-    @server.resource("me://name", cache=60)
+    @server.resource("me://name")
     async def name(ctx: Context) -> str:
         return await ctx.state.get("name", str, default="-")
 

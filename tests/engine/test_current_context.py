@@ -114,6 +114,25 @@ async def test_there_is_none_outside_of_a_call() -> None:
             get_context()
 
 
+async def test_contents_that_are_cached_for_all_callers_have_no_caller() -> None:
+    """Neither that of the request nor that of a call which reads them."""
+    server = Server("cached")
+
+    @server.resource("cached://{text}", cache=60)
+    async def cached(text: str) -> str:
+        with pytest.raises(LookupError, match="are for all callers"):
+            get_context()
+        return text
+
+    @server.tool
+    async def reads(ctx: Context) -> bool:
+        return [each.text for each in await ctx.read_resource("cached://a")] == ["a"] and get_context() is ctx
+
+    async with Client(server) as client:
+        assert (await client.call_tool("reads")).text == "true"
+        assert [each.text for each in await client.read_resource("cached://b")] == ["b"]
+
+
 LATE = """
 import asyncio, sys
 import dovetail

@@ -158,6 +158,7 @@ async def test_one_value_for_each_call_unless_it_is_not_to_be_shared(style: str)
 
 
 variable: ContextVar[str] = ContextVar("variable", default="unset")
+other_variable: ContextVar[str] = ContextVar("other_variable", default="unset")
 
 
 @every_style
@@ -169,7 +170,12 @@ async def test_what_an_async_dependency_sets_is_seen_by_the_function(style: str)
         yield
         variable.reset(token)
 
-    def tool(_: Annotated[None, Depends(tenant)]) -> str:
+    def language() -> Iterator[None]:
+        token = other_variable.set("set")
+        yield
+        other_variable.reset(token)  # fails in another context
+
+    def tool(a: Annotated[None, Depends(tenant)], b: Annotated[None, Depends(language)]) -> str:
         return variable.get()
 
     register(server, style, tool)
@@ -199,6 +205,24 @@ async def test_a_coroutine_that_a_def_returns_is_awaited_before_the_end() -> Non
         for name in ("tool", "on_the_loop"):
             assert (await client.call_tool(name)).text == "cpsx"
             assert stage.events[-3:] == ["tool", "session closed", "pool closed"]
+
+
+@every_style
+async def test_a_dependency_never_gives_what_is_not_awaited_or_entered(style: str) -> None:
+    """A decorator may have made a `def` of an `async def`."""
+    stage = Stage()
+    coroutine: Callable[[], Any] = functools.wraps(stage.settings)(lambda: stage.settings())
+    generator: Callable[[], Any] = lambda: stage.pool("")  # noqa: E731
+
+    def tool(a: Annotated[str, Depends(coroutine)]) -> str:
+        return a
+
+    register(stage.server, style, tool)
+    async with Client(stage.server) as client:
+        assert (await client.call_tool("tool")).text == "s"
+        stage.server.dependency_overrides[coroutine] = generator
+        text = (await client.call_tool("tool", raise_on_error=False)).text
+        assert "<lambda> returned a generator; a dependency yields its value itself" in text
 
 
 # ── failures ──
@@ -357,10 +381,43 @@ async def test_a_call_that_is_stopped_is_cleaned_up(style: str, way: str) -> Non
         assert stage.threads["session closed"] is threading.main_thread()
         assert stage.threads["pool closed"] is not threading.main_thread()
         if style == "thread":
-            assert stage.events[-3:] == ["tool ended", "session closed", "pool closed"]
+            saw = ["session saw CallEnded", "session closed", "pool saw CallEnded", "pool closed"]
+            assert stage.events[-5:] == ["tool ended", *saw]  # a transaction is not committed
         else:
             saw = ["session saw CancelledError", "session closed", "pool saw CancelledError", "pool closed"]
             assert stage.events[-4:] == saw
+
+
+async def test_what_another_needs_is_left_after_it_even_if_the_call_is_cancelled_meanwhile() -> None:
+    """It runs in a thread, which can't be stopped."""
+    stage = Stage()
+    closing, released = threading.Event(), threading.Event()
+
+    async def pool() -> AsyncIterator[str]:
+        try:
+            yield "p"
+        finally:
+            stage.note("pool closed")
+
+    def session(pool: Annotated[str, Depends(pool)]) -> Iterator[str]:
+        yield pool
+        closing.set()
+        released.wait(10)
+        stage.note("session closed")
+
+    @stage.server.tool
+    async def uses(db: Annotated[str, Depends(session)]) -> str:
+        return db
+
+    async with Client(stage.server) as client:
+        call = asyncio.create_task(client.call_tool("uses"))
+        await until(closing.is_set)
+        call.cancel()
+        await asyncio.wait([call])
+        await client.list_tools()  # the server has heard of it
+        released.set()
+        await until(lambda: len(stage.events) == 2)
+    assert stage.events == ["session closed", "pool closed"]
 
 
 @pytest.mark.parametrize("kind", ["generator", "function"])

@@ -391,11 +391,11 @@ async def test_who_completes_an_argument_can_not_ask(caplog: Any) -> None:
 async def test_what_was_answered_is_kept_neither_here_nor_by_clients() -> None:
     server = Server("cached")
 
-    @server.resource("note://one", cache=60, ttl_ms=60_000)
+    @server.resource("note://one", ttl_ms=60_000)
     async def note(ctx: Context) -> str:
         return f"for {(await ctx.elicit('Name?', str)).data}"
 
-    @server.resource("note://plain", cache=60, ttl_ms=60_000)
+    @server.resource("note://plain", ttl_ms=60_000)
     async def plain(ctx: Context) -> str:
         return "for all"
 

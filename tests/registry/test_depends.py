@@ -1,7 +1,8 @@
 """`Depends` at registration: what a signature may say, what is refused and how, and what a client sees of it."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import fastapi
@@ -208,6 +209,11 @@ def positional(ctx: Context, /) -> str:
     return ctx.protocol_version
 
 
+@contextlib.contextmanager
+def managed() -> Iterator[str]:
+    yield "managed"
+
+
 def chicken(egg: "Annotated[str, Depends(egg)]") -> str:
     return egg
 
@@ -232,6 +238,7 @@ def egg(chicken: "Annotated[str, Depends(chicken)]") -> str:
         (Annotated[str, Depends(needs_text)], ..., "test_depends.needs_text, parameter text: a parameter of a depend"),
         (Annotated[str, Depends(needs_header)], ..., "test_depends.needs_header, parameter token: a parameter of a d"),
         (Annotated[str, Depends(positional)], ..., "parameter ctx: arguments are passed by name; remove the /"),
+        (Annotated[str, Depends(managed)], ..., "managed is a generator inside of a decorator that is none"),
         (
             Annotated[str, Depends(chicken)],
             ...,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from dovetail import Context, NotFound, ResourceContents, Server, SetupError
+from dovetail import Context, Depends, NotFound, ResourceContents, Server, SetupError
 from wire import MODERN, Wire
 
 
@@ -292,6 +292,17 @@ def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
     message = refused("a://b", takes_nothing, **options)
     assert words in message
     assert "takes_nothing" in message
+
+
+@pytest.mark.parametrize("uri", ["me://profile", "me://{name}"])
+@pytest.mark.parametrize("annotation", [Context, Annotated[str, Depends(takes_nothing)]], ids=["Context", "Depends"])
+def test_what_is_cached_for_all_callers_may_not_depend_on_one(uri: str, annotation: Any) -> None:
+    def profile(caller, name=""):  # type: ignore[no-untyped-def]
+        return str(caller)
+
+    profile.__annotations__["caller"] = annotation
+    words = "cache= is for contents that depend on no caller; leave it out, or caller"
+    assert words in refused(uri, profile, cache=60)
 
 
 def test_the_uri_is_needed_and_taken_once() -> None:

@@ -35,7 +35,7 @@ EXITS = (SystemExit, KeyboardInterrupt)  # a function that raises one must not e
 
 log = logging.getLogger("dovetail")
 # Runs a function's coroutine as that of a context; set once `get_context` is imported, so that others don't pay for it.
-run_in_context: Callable[[Context, Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]] | None = None
+run_in_context: Callable[[Context | None, Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]] | None = None
 
 
 async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | None = None) -> Result:
@@ -225,8 +225,8 @@ def start_function(
     """The running function, to be awaited at once; without a wrapper where it needs none."""
     if invocation.is_direct:
         work = invocation.function(**arguments)
-        if run_in_context is not None and not invocation.is_shared:
-            work = run_in_context(Context(engine, context), work)
+        if run_in_context is not None:
+            work = run_in_context(None if invocation.is_shared else Context(engine, context), work)
     else:
         work = _bind(engine, context, invocation, arguments, label)
     timeout = engine.options.timeout if invocation.timeout is UNSET else invocation.timeout
@@ -313,9 +313,7 @@ def _bind(
             work = lazy.dependencies.start_with_dependencies(engine, context, invocation, plan, bound, label, ctx)
         else:
             work = bound() if invocation.is_async else _run(engine, bound, label, in_thread=invocation.in_thread)
-    if ctx is None or run_in_context is None or invocation.is_shared:
-        return work
-    return run_in_context(ctx, work)
+    return work if run_in_context is None else run_in_context(None if invocation.is_shared else ctx, work)
 
 
 async def _run(engine: "Engine", bound: "functools.partial[Any]", label: str, *, in_thread: bool) -> Any:

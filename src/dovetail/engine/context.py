@@ -101,10 +101,7 @@ class Context:
 
     @property
     def principal(self) -> "Principal | None":
-        """The caller, with scopes and claims that the server's `auth=` has verified; None if unknown.
-
-        What a resource with `cache=` gives must not depend on it: all callers who may read that resource get it.
-        """
+        """The caller, with scopes and claims that the server's `auth=` has verified; None if unknown."""
         return self._context.principal
 
     @property

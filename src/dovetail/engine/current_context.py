@@ -19,13 +19,13 @@ def get_context() -> Context:
         raise LookupError(
             "get_context: no call runs here, or it began before get_context was first imported: import it at the top "
             "of a module. It works below a tool, prompt, resource or completion, also in their tasks and in "
-            "asyncio.to_thread, unless the results of a tool are for all callers (cache_shared=True); pass values to "
-            "code that runs at other times, and to threads of your own"
+            "asyncio.to_thread, unless results are for all callers (a tool with cache_shared=True, a resource with "
+            "cache=); pass values to code that runs at other times, and to threads of your own"
         )
     return ctx
 
 
-async def _run_in_context(ctx: Context, work: Coroutine[Any, Any, T]) -> T:
+async def _run_in_context(ctx: Context | None, work: Coroutine[Any, Any, T]) -> T:
     outer = _current.get()  # of a call that reads a resource
     _current.set(ctx)
     try:

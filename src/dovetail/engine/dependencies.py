@@ -5,7 +5,9 @@ Asynchronous dependencies run on the loop, in the task of the call, and end with
 """
 
 import asyncio
+import contextvars
 import inspect
+import types
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +28,7 @@ T = TypeVar("T")
 Raised = BaseException | None  # by the function, or by a dependency that was left before
 
 NO_VALUE = object()
+UNFINISHED = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)  # never a value by themselves
 
 
 def start_with_dependencies(
@@ -71,6 +74,7 @@ class Scope(msgspec.Struct, eq=False):
     workers: ThreadPool | None = None  # run those that are `def`, else they run here
     loop: asyncio.AbstractEventLoop | None = None  # runs those that are asynchronous, else they run here
     entered: dict[int, Any] = {}  # generators by the index of their value, until they are left
+    contexts: dict[int, contextvars.Context] = {}  # of those that workers run: a generator may reset its variables
 
     async def run(self, dependencies: tuple[Dependency, ...], call: Callable[[], Any]) -> Any:
         values = self.values
@@ -87,11 +91,19 @@ class Scope(msgspec.Struct, eq=False):
                 elif self.workers is None:
                     value = self._enter(each, arguments)
                 else:
-                    value = await self.workers.run(partial(self._enter, each, arguments), label=self.label)
+                    within = self.contexts[each.index] = contextvars.copy_context()
+                    enter = partial(within.run, self._enter, each, arguments)
+                    value = await self.workers.run(enter, label=self.label)
+                if type(value) in UNFINISHED and not node.is_generator:
+                    if not inspect.iscoroutine(value):
+                        raise RuntimeError(f"{node.name} returned a generator; a dependency yields its value itself")
+                    value = await value if self.loop is None else wait_in_thread(value, self.loop)
                 values[each.index] = value
             value = call()
             if inspect.isawaitable(value):  # also of a `def`: a decorator may have made it of an `async def`
                 value = await value if self.loop is None else wait_in_thread(value, self.loop)
+            if self.loop is not None and call_has_ended():  # the client was told that it failed: nothing may commit
+                raise CallEnded
         except BaseException as raised:
             if self.entered:
                 await self._leave_all(dependencies, raised)
@@ -126,7 +138,7 @@ class Scope(msgspec.Struct, eq=False):
             for each in reversed(dependencies):
                 if (generator := self.entered.pop(each.index, None)) is not None:
                     try:
-                        failure = await self._leave(each.node, generator, failure)
+                        failure = await self._leave(each, generator, failure)
                     except BaseException as error:  # the call was cancelled meanwhile
                         failure = error
             if raised is not None:
@@ -136,19 +148,29 @@ class Scope(msgspec.Struct, eq=False):
         finally:
             del failure, raised  # whose tracebacks hold this frame
 
-    async def _leave(self, node: Node, generator: Any, raised: Raised) -> Raised:
+    async def _leave(self, each: Dependency, generator: Any, raised: Raised) -> Raised:
+        node = each.node
         if node.is_async and self.loop is not None:
             return wait_in_thread(_leave(node, generator, raised), self.loop, to_the_end=True)
         if node.is_async or self.workers is None:
             return await _leave(node, generator, raised)
 
         def leave() -> Raised:
-            return _run_to_end(_leave(node, generator, raised))
+            return self.contexts[each.index].run(_run_to_end, _leave(node, generator, raised))
 
-        try:  # shielded: a second cancellation might remove it from the queue
-            return await asyncio.shield(self.workers.run(leave, label=self.label))
-        except Busy:  # no thread can be had: it had better block the loop than never run
-            return leave()
+        leaving, was_cancelled = asyncio.ensure_future(self.workers.run(leave, label=self.label)), False
+        while not leaving.done():  # a cancellation waits: those that this one needs are left after it
+            try:
+                await asyncio.wait([leaving])
+            except asyncio.CancelledError:
+                was_cancelled = True
+        if isinstance(leaving.exception(), Busy):  # no thread can be had: better block the loop than never run it
+            raised = leave()
+        else:
+            raised = leaving.result()
+        if was_cancelled:
+            raise asyncio.CancelledError
+        return raised
 
 
 async def _leave(node: Node, generator: Any, raised: Raised) -> Raised:

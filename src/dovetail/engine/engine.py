@@ -199,18 +199,11 @@ class Engine:
         self, uri: str, context: RequestContext, call: Callable[..., Any] = call_function
     ) -> ReadResourceResult:
         """Read as the caller of a request; `call` runs the function."""
-
-        def is_for_all() -> bool:
-            return context.server_requests is None and not context.uses_state
-
-        contents = await self.resources.read(
-            uri,
-            partial(call, self, context),
-            may_read=lambda rule: lazy.access.may_use(self, context, rule),
-            is_for_all=is_for_all,
-        )
+        may_read = partial(lazy.access.may_use, self, context)
+        contents = await self.resources.read(uri, partial(call, self, context), may_read)
         # What depends on a user's answer or state is without a cache hint: it is not for other users, nor for later.
-        return contents if is_for_all() else ReadResourceResult(contents.items)
+        is_for_all = context.server_requests is None and not context.uses_state
+        return contents if is_for_all else ReadResourceResult(contents.items)
 
     def publish(self, change: Change) -> None:
         """Notify the subscriptions, if changes are announced at all; may be called from any thread."""

@@ -148,13 +148,8 @@ class Resources:
         self._swap([resource.uri for resource in self.files_in(uri)], {})
         return True
 
-    async def read(
-        self, uri: str, call: Call, may_read: MayRead, is_for_all: Callable[[], bool] = lambda: True
-    ) -> ReadResourceResult:
-        """The contents behind a URI; `call` runs the function, `may_read` is called if there is an access rule.
-
-        `is_for_all` says afterwards whether the contents are the same for every caller who may read them.
-        """
+    async def read(self, uri: str, call: Call, may_read: MayRead) -> ReadResourceResult:
+        """The contents behind a URI; `call` runs the function, `may_read` is called if there is an access rule."""
         cached = self._cached.get(uri)
         if cached is not None and cached.until > time.monotonic():
             if cached.access is not None and not await may_read(cached.access):
@@ -177,7 +172,7 @@ class Resources:
             hint = msgspec.structs.replace(hint, scope="private")
         contents = ReadResourceResult(items, hint)
         is_new = changes == self._changes  # else it may be out of date already
-        if source.cache is not None and is_new and is_for_all() and uri == registry.resources.normalize_uri(uri):
+        if source.cache is not None and is_new and uri == registry.resources.normalize_uri(uri):
             self._cache(uri, CachedContents(contents, time.monotonic() + source.cache, source.access))
         return contents
 

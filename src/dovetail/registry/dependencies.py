@@ -133,13 +133,17 @@ def _read_node(function: Any, is_shared: bool, where: str, injectable: type | No
         if each.default is each.empty or is_field(each.default):
             fix = "is Context or Depends(…), or has a plain default; let the tool take what the client sends"
             raise SetupError(f"{here}: a parameter of a dependency {fix}")
-    called = outermost(function)
+    called, inner = outermost(function), outermost(innermost(function)[0])
+    is_generator = inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called)
+    if not is_generator and (inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner)):
+        fix = "give Depends the generator itself, without @contextmanager or the like"
+        raise SetupError(f"{where} is a generator inside of a decorator that is none; {fix}")
     return Node(
         function=function,
         name=name,
         is_shared=is_shared,
         is_async=inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called),
-        is_generator=inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called),
+        is_generator=is_generator,
         context_names=tuple(signature.injected),
         nodes=signature.depends,
     )

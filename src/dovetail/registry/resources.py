@@ -117,8 +117,11 @@ def compile_resource(
     options = checked_options(options, ResourceOptions.__optional_keys__, info.where)
     if not isinstance(uri, str):
         raise SetupError(f"{info.where}: the URI must be a string, not {type(uri).__name__}")
+    if (is_cached := options.get("cache") is not None) and info.supplied:
+        own = min(info.supplied)
+        raise SetupError(f"{info.where}: cache= is for contents that depend on no caller; leave it out, or {own}")
     common: dict[str, Any] = {
-        "invocation": Invocation.from_info(info, options),
+        "invocation": Invocation.from_info(info, {**options, "cache_shared": is_cached}),
         "mime_type": options.get("mime_type") or type_of_uri(uri),
         **_access_and_cache(options, info.where),
     }
