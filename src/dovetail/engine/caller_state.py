@@ -14,7 +14,6 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 from weakref import WeakValueDictionary
 
@@ -30,7 +29,12 @@ from dovetail.schema.types import shown
 from dovetail.state.base import MAX_TTL, Codec, Conflict, Entry, StoreFull
 
 if TYPE_CHECKING:
+    from types import UnionType
+    from typing import _SpecialForm
+
     from dovetail.engine.engine import Engine
+
+    _NoClass: TypeAlias = UnionType | _SpecialForm  # `int | None`; `Literal["a"]`, `Annotated[int, …]`
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -212,7 +216,9 @@ class CallerState:
     @overload
     async def get(self, key: str, type: type[T]) -> T | None: ...
     @overload
-    async def get(self, key: str, type: type[T], default: D) -> T | D: ...
+    async def get(self, key: str, type: type[T], default: T | D) -> T | D: ...
+    @overload  # mypy takes it for a default of another type, and the one above for `[]`, whose type is not known
+    async def get(self, key: str, type: type[T], default: D) -> T | D: ...  # type: ignore[overload-cannot-match]
     @overload
     async def get(self, key: str, type: Any = Any, default: Any = None) -> Any: ...
     async def get(self, key: str, type: Any = Any, default: Any = None) -> Any:
@@ -238,7 +244,7 @@ class CallerState:
     @overload
     async def update(self, key: str, function: Callable[[Any], T], type: type[T], default: T | None = None) -> T: ...
     @overload
-    async def update(self, key: str, function: Function, type: UnionType = ..., default: Any = None) -> Any: ...
+    async def update(self, key: str, function: Function, type: "_NoClass" = ..., default: Any = None) -> Any: ...
     async def update(self, key: str, function: Function, type: Any = Any, default: Any = None) -> Any:
         """Replace a value by what `function` returns for it, or for the default; gives the new value.
 
