@@ -1,9 +1,12 @@
 """`ctx.state`: values of a caller that outlive its calls, the same on every revision, transport and store."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -201,6 +204,32 @@ async def test_state_of_another_version_is_an_error_and_stays() -> None:
         for name, arguments in {"read": {"key": "name"}, "note": {"key": "name", "value": "Eve"}}.items():
             assert "failed" in await said(wire, name, **arguments)
         assert (await state.get(key)).value == b"\xffnew"
+
+
+TYPED = """
+from typing import Annotated, Literal, assert_type
+from dovetail import Context
+
+async def tool(ctx: Context) -> None:
+    words = await ctx.state.get("words", list[str], default=[])
+    assert_type(words, list[str])
+    assert_type(await ctx.state.get("pages", int), int | None)
+    assert_type(await ctx.state.get("pages", int, default=0), int)
+    assert_type(await ctx.state.get("pages", int, default="none"), int | str)
+    assert_type(await ctx.state.update("words", lambda held: [*held, "x"], list[str], default=[]), list[str])
+    await ctx.state.update("mood", lambda mood: "good", Literal["good", "bad"], default="bad")
+    await ctx.state.update("pages", lambda read: read + 1, Annotated[int, "above 0"], default=0)
+    await ctx.state.update("pages", lambda read: read, int | None)
+    await ctx.state.update("pages", lambda read: "none", int, default=0)  # type: ignore[arg-type,return-value]
+"""
+
+
+@pytest.mark.slow
+def test_the_types_of_values_are_known_to_mypy(tmp_path: Path) -> None:
+    cache = Path(__file__).parents[2] / ".mypy_cache" / "of-new-projects"  # so that Dovetail is read once
+    words = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(cache), "-c", TYPED]
+    checked = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 # ── steps, and where there are none ──

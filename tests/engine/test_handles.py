@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 import pytest
@@ -105,7 +105,7 @@ async def test_a_handle_is_a_string_wherever_it_stands() -> None:
         tools = {each.name: each for each in await client.list_tools()}
     schema = tools["tool"].input_schema["properties"]
     assert schema["one"] == {"type": "string", "description": "The first basket."}
-    described = {"type": "string", "description": "The id of a Basket that this server has given out"}
+    described = {"type": "string", "description": "The id of one Basket that this server has given out"}
     assert schema["shelf"]["properties"]["first"] == described
     assert schema["shelf"]["properties"]["others"]["items"] == described
 
@@ -118,6 +118,63 @@ def test_wrong_annotations_are_refused() -> None:
         serving_tool(bare)
     with pytest.raises(SetupError, match=r"Handle\['Basket'\]: give the type itself"):
         Handle["Basket"]
+
+    def unreadable(server: Handle[Server] | None = None) -> None:
+        """What it stands for has no JSON form."""
+
+    def unwritable() -> Handle[Server]:
+        raise NotImplementedError
+
+    with pytest.raises(SetupError, match="parameter server: Server has no JSON form"):
+        serving_tool(unreadable)
+    with pytest.raises(SetupError, match="return annotation: Server has no JSON form"):
+        serving_tool(unwritable)
+
+
+def test_a_result_for_all_callers_takes_no_handle() -> None:
+    async def one(basket: Handle[Basket]) -> None: ...
+
+    async def some(basket: Annotated[list[Handle[Basket]], "all"] | None = None) -> None: ...
+
+    for function in (one, some):
+        with pytest.raises(SetupError, match="depend on no caller; leave it out, or basket"):
+            Server("handles").add_tool(function, cache=60, cache_shared=True)
+
+
+class Marked(Basket):
+    """A kind of Basket."""
+
+
+async def test_a_handle_of_another_class_is_neither_read_nor_given_out(caplog: pytest.LogCaptureFixture) -> None:
+    """Also if that has the same name, or is a subclass."""
+
+    def other_basket() -> type:
+        @dataclass
+        class Basket:
+            size: int = 0
+
+        return Basket
+
+    async def namesake(ctx: Context) -> str:
+        return await ctx.new_handle(other_basket()())
+
+    async def tool(ctx: Context) -> Handle[Basket] | None:
+        return await ctx.new_handle(Marked())
+
+    async def named(ctx: Context) -> Handle[Basket]:
+        return await ctx.new_handle(Marked(["x"]), Basket)
+
+    server = create_server()
+    for function in (namesake, tool, named):
+        server.add_tool(function)
+    async with Client(server) as client:
+        id = (await client.call_tool("namesake")).text
+        looked = await client.call_tool("look", {"basket": id}, raise_on_error=False)
+        assert looked.text == NOT_FOUND
+        assert (await client.call_tool("tool", raise_on_error=False)).is_error
+        assert "Handle[Marked] is returned as Handle[Basket]: give ctx.new_handle the type" in caplog.text
+        id = (await client.call_tool("named")).text
+        assert (await client.call_tool("look", {"basket": id})).text == "x"
 
 
 async def test_logs_and_audit_events_do_not_show_an_id(caplog: pytest.LogCaptureFixture) -> None:
@@ -187,8 +244,11 @@ async def test_a_cached_result_shows_no_value_to_other_callers() -> None:
     async def cached(basket: Handle[Basket]) -> list[str]:
         return (await basket.load()).items
 
+    async def shared(basket: str) -> list[str]:
+        return (await Handle[Basket](basket).load()).items
+
     server.add_tool(cached, cache=60)
-    server.add_tool(cached, name="shared", cache=60, cache_shared=True)
+    server.add_tool(shared, cache=60, cache_shared=True)
     async with serving(server, identify=identify) as app:
         id = await said(known(app, "ada"), "fill")
         assert "first" in await said(known(app, "ada"), "cached", basket=id)
@@ -235,7 +295,7 @@ async def test_a_value_of_another_deploys_type_is_an_error(caplog: pytest.LogCap
     async with serving(deploy(New, New(1.0)), identify=identify, state=state) as app:
         text = await said(known(app, "ada"), "take", order=id)
     assert text == "The tool take failed. The details are in the server's log."
-    assert "The value of a handle can't be read as Order" in caplog.text
+    assert "the value of a handle can't be read as Order" in caplog.text
 
 
 # ── values, bounds and steps ──
@@ -245,10 +305,13 @@ async def test_the_type_may_be_given_and_bounds_hold() -> None:
     async def tool(ctx: Context) -> list[str]:
         words = await ctx.new_handle(["a"], list[str], ttl=60)
         assert await words.update(lambda held: [*held, "b"]) == ["a", "b"]
-        for wrong in (0, -1.0, float("nan"), 1e12):
-            with pytest.raises(ValueError, match="ttl="):
-                await ctx.new_handle("x", ttl=wrong)
-        with pytest.raises(StateError, match=r"ctx\.new_handle: a list\[int\] can't be read as"):
+        for wrong in (0, -1.0, float("nan"), 1e12, "5", True):
+            with pytest.raises(SetupError, match=r"ctx\.new_handle: ttl=.* seconds above 0, at most"):
+                await ctx.new_handle("x", ttl=wrong)  # type: ignore[arg-type]
+        for bare in ([], {}, (), set[str](), frozenset[str]()):
+            with pytest.raises(SetupError, match=r"ctx\.new_handle: give the type of what it holds, .*list\[str\]"):
+                await ctx.new_handle(bare)
+        with pytest.raises(StateError, match=r"ctx\.new_handle: the value can't be read as list\[int\]"):
             await ctx.new_handle(["a"], list[int])  # type: ignore[list-item]
         with pytest.raises(SetupError, match="Lock has no JSON form"):
             await ctx.new_handle(1, asyncio.Lock)  # type: ignore[arg-type]

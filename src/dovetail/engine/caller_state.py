@@ -14,8 +14,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from types import UnionType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -30,7 +29,12 @@ from dovetail.schema.types import shown
 from dovetail.state.base import MAX_TTL, Codec, Conflict, Entry, StoreFull
 
 if TYPE_CHECKING:
+    from types import UnionType
+    from typing import _SpecialForm
+
     from dovetail.engine.engine import Engine
+
+    _NoClass: TypeAlias = UnionType | _SpecialForm  # `int | None`; `Literal["a"]`, `Annotated[int, …]`
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -116,6 +120,13 @@ class Record(msgspec.Struct, array_like=True):
     ttl: float | None = None  # seconds from the last write; None: `Server(state_ttl=)`, of a session a day at most
 
 
+class HandleKind(NamedTuple):
+    """The type of a handle: in its record, with the module of a class; and in texts."""
+
+    label: str
+    name: str
+
+
 NO_ENTRY = Entry(b"", 0)
 _codec: Codec[Record] = Codec(Record, "state of a caller")
 
@@ -128,14 +139,14 @@ class Records:
         self._context = context
         self.owner = state_owner(context)
 
-    async def read(self, key: str, kind: str = "") -> tuple[Record, Entry]:
+    async def read(self, key: str, kind: HandleKind | None = None) -> tuple[Record, Entry]:
         """A record and its entry, both empty if there is none; that of a handle of this `kind`, else one ToolError."""
         entry = await self.engine.state.get(key) or NO_ENTRY
         record = _codec.decode(entry.value) if entry.version else Record(self.owner, {})
         if record is None:
             raise StateError("ctx.state, Handle: another version of dovetail wrote this state; it is left as it is")
-        if kind and (record.owner not in (None, self.owner) or record.label != (self.engine.info.name, kind)):
-            raise ToolError(NOT_FOUND.format(kind))
+        if kind and (record.owner not in (None, self.owner) or record.label != (self.engine.info.name, kind.label)):
+            raise ToolError(NOT_FOUND.format(kind.name))
         return record, entry
 
     async def put(self, key: str, record: Record, before: Entry = NO_ENTRY) -> None:
@@ -151,7 +162,7 @@ class Records:
         except StoreFull:
             raise StateFull("The server has no room for more state of its callers now; try again later") from None
 
-    async def change(self, name: str, key: str, change: Callable[[Values], Any], kind: str = "") -> Any:
+    async def change(self, name: str, key: str, change: Callable[[Values], Any], kind: HandleKind | None = None) -> Any:
         """Change the values of a record, in a step; `change` may be called again, and returns what JSON can hold."""
 
         async def write() -> Any:
@@ -171,7 +182,7 @@ class Records:
 
     async def update(
         self, name: str, key: str, value_key: str, type: Any, function: Function, *,
-        subject: str, default: Any = None, kind: str = "",
+        subject: str, default: Any = None, kind: HandleKind | None = None,
     ) -> Any:  # fmt: skip
         """Replace a value by what the author's function returns for it; gives the new one."""
 
@@ -212,7 +223,9 @@ class CallerState:
     @overload
     async def get(self, key: str, type: type[T]) -> T | None: ...
     @overload
-    async def get(self, key: str, type: type[T], default: D) -> T | D: ...
+    async def get(self, key: str, type: type[T], default: T | D) -> T | D: ...
+    @overload  # mypy takes it for a default of another type, and the one above for `[]`, whose type is not known
+    async def get(self, key: str, type: type[T], default: D) -> T | D: ...  # type: ignore[overload-cannot-match]
     @overload
     async def get(self, key: str, type: Any = Any, default: Any = None) -> Any: ...
     async def get(self, key: str, type: Any = Any, default: Any = None) -> Any:
@@ -238,7 +251,7 @@ class CallerState:
     @overload
     async def update(self, key: str, function: Callable[[Any], T], type: type[T], default: T | None = None) -> T: ...
     @overload
-    async def update(self, key: str, function: Function, type: UnionType = ..., default: Any = None) -> Any: ...
+    async def update(self, key: str, function: Function, type: "_NoClass" = ..., default: Any = None) -> Any: ...
     async def update(self, key: str, function: Function, type: Any = Any, default: Any = None) -> Any:
         """Replace a value by what `function` returns for it, or for the default; gives the new value.
 

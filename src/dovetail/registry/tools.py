@@ -157,7 +157,8 @@ def _reuse(options: ToolOptions, info: FunctionInfo, annotations: ToolAnnotation
     """Which results of a tool are given again; raises SetupError if they could be wrong then."""
     idempotency, seconds, shared = options.get("idempotency"), options.get("cache"), options.get("cache_shared", False)
     destroys = annotations is not None and annotations.destructive_hint
-    own = min(info.supplied, default=None)  # a parameter for the Context, or with Depends
+    handles = (each.name for each in info.parameters if _holds_handle(each.annotation))
+    own = min((*info.supplied, *handles), default=None)  # a parameter for the Context, with Depends, or a Handle
     problems = {
         "cache_shared=True shares what is cached; add cache=, its seconds": shared and seconds is None,
         "a tool with cache= has no effect to repeat; leave out cache= or idempotency=": seconds and idempotency,
@@ -169,6 +170,10 @@ def _reuse(options: ToolOptions, info: FunctionInfo, annotations: ToolAnnotation
     if idempotency:
         return msgspec.convert({} if idempotency is True else idempotency, registration.Idempotency)
     return None if seconds is None else registration.Caching(seconds, shared)
+
+
+def _holds_handle(annotation: Any) -> bool:
+    return hasattr(annotation, "__json_string__") or any(map(_holds_handle, get_args(annotation)))
 
 
 def _annotations(options: ToolOptions, where: str) -> ToolAnnotations | None:
@@ -222,6 +227,7 @@ def _compile_result(
     wrap, text_copy = not output.is_object, policy != "structured"
     plain = PLAIN_TYPES if raw is None else PLAIN_TYPES - {dict}
     encode = output.encode
+    handles = [each for each in (info.returns, *get_args(info.returns)) if hasattr(each, "__json_string__")]
 
     def to_result(value: Any) -> ToolResult:
         if type(value) in plain or (whole := explicit(value)) is None:
@@ -231,6 +237,9 @@ def _compile_result(
     def explicit(value: Any) -> ToolResult | None:
         if raw is not None and _is_wire_result(value):
             value = _wire_result(value)
+        if handles and hasattr(value, "__json_string__") and type(value) not in handles:
+            wrong, right = type(value).__name__, handles[0].__name__
+            raise OutputError(f"{wrong} is returned as {right}: give ctx.new_handle the type, beside the value")
         if isinstance(value, CONTENT_TYPES):
             raise OutputError(f"{info.where} declares structured output but returned only content")
         if not isinstance(value, ToolResult):

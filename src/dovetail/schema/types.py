@@ -105,6 +105,8 @@ class ShapeBuilder:
             is_class = hasattr(annotation, "model_fields")  # for which msgspec calls our hook
             return shapes.PydanticShape(type=lazy_schema.pydantic.PydanticType(annotation, where), altered=not is_class)
         if isinstance(annotation, type) and (kind := shapes.scalar_kind(annotation)) is not None:
+            if hasattr(annotation, "__stored_type__"):  # a Handle; this refuses what can't be stored
+                self.read(annotation.__stored_type__, where)
             return shapes.Scalar(kind=kind)
         if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
             return _enum(annotation, where)
