@@ -5,8 +5,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import stores
 from dovetail import Context, Idempotency, Request, Server, SetupError, ToolError, ToolRegistry
 from dovetail.auth import Auth, Principal
-from dovetail.errors import ProtocolError
+from dovetail.errors import Busy, ProtocolError
 from dovetail.protocol import revisions
 from dovetail.state.base import StoreFull
 from dovetail.state.memory import MemoryState
@@ -139,6 +140,46 @@ async def test_failures_of_the_function_are_stored_and_refusals_before_it_are_no
         await running
         assert any("busy" in json.dumps(each) for each in wire.seen)
         assert (await call(wire, key="e", amount=7))["result"]["content"][0]["text"] == '{"amount":7,"run":5}'
+
+
+async def test_a_call_that_gets_no_thread_frees_its_key_and_a_function_that_fails_so_does_not() -> None:
+    payments, gate, started = Payments(max_threads=2), threading.Event(), threading.Event()
+    server, threads, runs = payments.server, payments.server.engine.threads, list[str]()
+
+    @server.tool(idempotency=True)
+    def block() -> str:
+        started.set()
+        return str(gate.wait(60))
+
+    @server.resource("rates://today")
+    def rates() -> str:
+        return "1.08"
+
+    @server.tool(idempotency=True)
+    async def exchange(ctx: Context) -> str:
+        runs.append("exchange")
+        return str(await ctx.read_resource("rates://today"))
+
+    @server.tool(idempotency=True)
+    async def refuse() -> str:
+        runs.append("refuse")
+        raise Busy("Not today")
+
+    async with Wire(server, MODERN) as wire:
+        wire.send(wire.request("tools/call", {"name": "block", "_meta": {KEY: "a"}}, id="x"))
+        await until(started.is_set)
+        wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "x"}})
+        await until(lambda: threads.stuck == 1)
+        assert "is busy" in text_of(await call(wire, "block", "b"))
+        gate.set()
+        await until(lambda: threads.stuck == 0)
+        threads.close()
+        assert "shutting down" in (await call(wire, "block", "b"))["error"]["message"]
+        failed = [await call(wire, name, "c") for name in ("exchange", "refuse")]
+        threads.open()
+        assert text_of(await call(wire, "block", "b")) == "True"
+        assert [(await call(wire, name, "c"))["error"] for name in runs] == [each["error"] for each in failed]
+        assert runs == ["exchange", "refuse"]
 
 
 @pytest.mark.parametrize(
