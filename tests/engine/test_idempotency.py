@@ -366,6 +366,22 @@ async def test_a_cancelled_call_has_an_unknown_outcome_and_never_runs_again(revi
         assert payments.runs == [1]
 
 
+async def test_a_call_that_timed_out_has_an_unknown_outcome() -> None:
+    """A thread can't be stopped, and still has its effect."""
+    server, gate, paid = Server("slow"), threading.Event(), threading.Event()
+
+    @server.tool(idempotency=True, timeout=0.05)
+    def pay() -> None:
+        gate.wait(60)
+        paid.set()
+
+    async with Wire(server, MODERN) as wire:
+        assert "did not finish within 0.05 s" in text_of(await call(wire))
+        gate.set()
+        await until(paid.is_set)
+        assert "may or may not have had its effect" in text_of(await call(wire))
+
+
 async def test_a_lost_connection_does_not_cancel_a_call_with_a_key() -> None:
     """Its client comes again, and wants the result; without a key a disconnect cancels, as the revision says."""
     payments = Payments()
@@ -447,6 +463,25 @@ async def test_a_result_that_is_too_long_is_stored_as_an_error() -> None:
         assert again["isError"]
         assert "too long to be stored" in again["content"][0]["text"]
         assert runs == [2_000_000]
+
+
+async def test_an_outcome_needs_no_more_room_than_the_claim() -> None:
+    """Others may fill the store while the call runs."""
+    payments, state = Payments(), MemoryState(max_entry_bytes=100_000)
+    payments.server.engine.state = state
+    async with Wire(payments.server, MODERN) as wire:
+        payments.go.clear()
+        running = asyncio.create_task(call(wire, key="k", amount=1))
+        await until(lambda: bool(payments.runs))
+        for size in (10_000, 1000, 100, 1):
+            with suppress(StoreFull):
+                while True:
+                    await state.put(f"handle/{os.urandom(8).hex()}", b"x" * size, ttl=60)
+        payments.go.set()
+        assert (await running)["result"]["structuredContent"] == {"amount": 1, "run": 1}
+        async with asyncio.timeout(10):
+            assert "too long to be stored" in text_of(await call(wire, key="k", amount=1))
+        assert payments.runs == [1]
 
 
 class FullState(RemoteState):
