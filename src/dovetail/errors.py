@@ -85,6 +85,7 @@ class Busy(ProtocolError):
     """A limit is reached, and its queue is full if it has one; the client may try again later."""
 
     code = INTERNAL_ERROR
+    without_thread = ""  # the label of the function that got no thread, and has not begun
 
 
 class RateLimited(ProtocolError):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scripted import DISCOVERED, EVERY, Scripted, ScriptedRequest, handshake
 
-from dovetail import Client, ConnectionLost, Context, Server
+from dovetail import Client, ConnectionLost, Context, Server, ServerError
 from server_requests import MODERN
 
 KEY, MARK = "dovetail/idempotencyKey", "dovetail/idempotency"
@@ -157,6 +157,8 @@ async def test_a_caller_may_give_its_own_key(revision: str) -> None:
         await asyncio.gather(*(client.call_tool("pay") for _ in range(2)))
         assert (await client.call_tool("look")).text == "null"
         assert (await client.call_tool("look", idempotency_key="x")).text == '"x"'
+        with pytest.raises(ServerError, match="1 to 255 printable"):
+            await client.call_tool("pay", idempotency_key="")
     assert keys[0] == "order-17"
     assert len(keys) == 3
     if revision in ("2024-11-05", "2025-03-26"):  # whose lists can't mark a tool

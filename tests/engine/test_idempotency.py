@@ -5,8 +5,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import stores
 from dovetail import Context, Idempotency, Request, Server, SetupError, ToolError, ToolRegistry
 from dovetail.auth import Auth, Principal
-from dovetail.errors import ProtocolError
+from dovetail.errors import Busy, ProtocolError
 from dovetail.protocol import revisions
 from dovetail.state.base import StoreFull
 from dovetail.state.memory import MemoryState
@@ -139,6 +140,46 @@ async def test_failures_of_the_function_are_stored_and_refusals_before_it_are_no
         await running
         assert any("busy" in json.dumps(each) for each in wire.seen)
         assert (await call(wire, key="e", amount=7))["result"]["content"][0]["text"] == '{"amount":7,"run":5}'
+
+
+async def test_a_call_that_gets_no_thread_frees_its_key_and_a_function_that_fails_so_does_not() -> None:
+    payments, gate, started = Payments(max_threads=2), threading.Event(), threading.Event()
+    server, threads, runs = payments.server, payments.server.engine.threads, list[str]()
+
+    @server.tool(idempotency=True)
+    def block() -> str:
+        started.set()
+        return str(gate.wait(60))
+
+    @server.resource("rates://today")
+    def rates() -> str:
+        return "1.08"
+
+    @server.tool(idempotency=True)
+    async def exchange(ctx: Context) -> str:
+        runs.append("exchange")
+        return str(await ctx.read_resource("rates://today"))
+
+    @server.tool(idempotency=True)
+    async def refuse() -> str:
+        runs.append("refuse")
+        raise Busy("Not today")
+
+    async with Wire(server, MODERN) as wire:
+        wire.send(wire.request("tools/call", {"name": "block", "_meta": {KEY: "a"}}, id="x"))
+        await until(started.is_set)
+        wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "x"}})
+        await until(lambda: threads.stuck == 1)
+        assert "is busy" in text_of(await call(wire, "block", "b"))
+        gate.set()
+        await until(lambda: threads.stuck == 0)
+        threads.close()
+        assert "shutting down" in (await call(wire, "block", "b"))["error"]["message"]
+        failed = [await call(wire, name, "c") for name in ("exchange", "refuse")]
+        threads.open()
+        assert text_of(await call(wire, "block", "b")) == "True"
+        assert [(await call(wire, name, "c"))["error"] for name in runs] == [each["error"] for each in failed]
+        assert runs == ["exchange", "refuse"]
 
 
 @pytest.mark.parametrize(
@@ -325,6 +366,22 @@ async def test_a_cancelled_call_has_an_unknown_outcome_and_never_runs_again(revi
         assert payments.runs == [1]
 
 
+async def test_a_call_that_timed_out_has_an_unknown_outcome() -> None:
+    """A thread can't be stopped, and still has its effect."""
+    server, gate, paid = Server("slow"), threading.Event(), threading.Event()
+
+    @server.tool(idempotency=True, timeout=0.05)
+    def pay() -> None:
+        gate.wait(60)
+        paid.set()
+
+    async with Wire(server, MODERN) as wire:
+        assert "did not finish within 0.05 s" in text_of(await call(wire))
+        gate.set()
+        await until(paid.is_set)
+        assert "may or may not have had its effect" in text_of(await call(wire))
+
+
 async def test_a_lost_connection_does_not_cancel_a_call_with_a_key() -> None:
     """Its client comes again, and wants the result; without a key a disconnect cancels, as the revision says."""
     payments = Payments()
@@ -406,6 +463,25 @@ async def test_a_result_that_is_too_long_is_stored_as_an_error() -> None:
         assert again["isError"]
         assert "too long to be stored" in again["content"][0]["text"]
         assert runs == [2_000_000]
+
+
+async def test_an_outcome_needs_no_more_room_than_the_claim() -> None:
+    """Others may fill the store while the call runs."""
+    payments, state = Payments(), MemoryState(max_entry_bytes=100_000)
+    payments.server.engine.state = state
+    async with Wire(payments.server, MODERN) as wire:
+        payments.go.clear()
+        running = asyncio.create_task(call(wire, key="k", amount=1))
+        await until(lambda: bool(payments.runs))
+        for size in (10_000, 1000, 100, 1):
+            with suppress(StoreFull):
+                while True:
+                    await state.put(f"handle/{os.urandom(8).hex()}", b"x" * size, ttl=60)
+        payments.go.set()
+        assert (await running)["result"]["structuredContent"] == {"amount": 1, "run": 1}
+        async with asyncio.timeout(10):
+            assert "too long to be stored" in text_of(await call(wire, key="k", amount=1))
+        assert payments.runs == [1]
 
 
 class FullState(RemoteState):

@@ -66,8 +66,9 @@ async def test_the_texts_of_a_result_have_one_budget(texts: list[str]) -> None:
         ToolResult(content="x", structured={"x": "y" * LIMIT}),
         Image(b"x" * (LIMIT * 3 // 4), "image/png"),  # in base64
         [Text("a"), Audio(b"x" * LIMIT, "audio/wav"), Image(b"x", "image/png")],
+        [Text("a" * LIMIT), Image(b"x" * 99, "image/png")],  # no room for the notice that the text was cut
     ],
-    ids=["structured", "both", "image", "several"],
+    ids=["structured", "both", "image", "several", "notice"],
 )
 async def test_anything_else_is_a_tool_error(value: Any) -> None:
     options = {"output_schema": {}} if isinstance(value, list) and isinstance(value[0], int) else {}

@@ -130,7 +130,8 @@ class Client:
         if may_repeat := await self._tools.may_repeat(name, timeout):
             send = partial(self._session.repeat, send)
         if may_repeat or idempotency_key is not None:
-            params["_meta"] = {types.CALL_KEY: idempotency_key or os.urandom(24).hex()}
+            key = os.urandom(24).hex() if idempotency_key is None else idempotency_key
+            params["_meta"] = {types.CALL_KEY: key}
         if self._session.tool_headers is not None:
             send = partial(self._send_with_headers, name, send, timeout)
         raw = await self._session.finish("tools/call", params, send)

@@ -66,6 +66,8 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
         try:
             value = await start_function(engine, context, tool.invocation, arguments, tool.label)
         except BaseException as raised:
+            if isinstance(raised, errors.Busy) and raised.without_thread == tool.label:
+                slots.taken = False
             await raise_failure(engine, context, tool.invocation, raised, tool.label)
         if context.server_requests is None and (type(value) in PLAIN_TYPES or not isinstance(value, InputRequired)):
             return tool.to_result(value)

@@ -257,7 +257,7 @@ class HeldSlots(msgspec.Struct):
 
     held: tuple[Limit, ...] = ()  # in the order in which they were taken
     closed: bool = False
-    taken: bool = False  # all of them, at some time: the function has begun; known of tools with limits
+    taken: bool = False  # all of them and a thread, at some time: the function has begun; known of tools with limits
     _released: tuple[Limit, ...] = ()
     _requests: int = 0  # server requests that are pending
     _reclaiming: asyncio.Lock | None = None  # from the first server request on

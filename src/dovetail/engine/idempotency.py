@@ -1,16 +1,16 @@
 """Calls that may be repeated: a call with an idempotency key runs once, and its repeats get its result.
 
 The record of a key is claimed before the function runs and holds the outcome afterwards: a result, an error, or the
-questions of a round. A run whose worker was lost, or that was cancelled, has an unknown outcome; it is never run again.
-A call that was refused before its function began frees its key.
+questions of a round. A run whose worker was lost, that was cancelled or that timed out has an unknown outcome; it is
+never run again. A call that was refused before its function began frees its key.
 """
 
 import asyncio
 import hashlib
-import logging
 import os
 import time
 from contextlib import closing, suppress
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -42,47 +42,47 @@ MAX_STORED_BYTES = 1024 * 1024  # of one result
 MAX_RUN = 86_400.0  # seconds that a claim lasts beyond its window, for a function that still runs
 POLL_INTERVAL = 1.0  # seconds; a lost worker wakes no call that waits for it
 STORE_WAIT = 2.0  # seconds that a response waits for the store; then it is sent, and its result stored later
-RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, *[15.0] * 40)  # seconds, for a store that is unavailable: ten minutes
+RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 15.0)  # seconds, for a store that is unavailable; the last one again and again
 
 OTHER_ARGUMENTS = "this idempotency key was used for a call with other arguments; use a new key for each call"
 OTHER_CALL = "this idempotency key belongs to no call with this request state; send the key of its first round"
 BAD_KEY = f"an idempotency key is a string of 1 to {MAX_KEY} printable characters"
 SHORT_KEY = f"an idempotency key needs {MIN_SECRET_KEY} characters at least where callers are unknown; use a random one"
 TWO_KEYS = f"the header Idempotency-Key and _meta[{CALL_KEY!r}] name different keys; send one of them"
-UNKNOWN = (
-    "The outcome of the earlier call of {} with this idempotency key is unknown: it was begun and did not end. It may "
-    "or may not have had its effect; check that before you call again, with a new key."
-)
-TOO_LONG = (
-    "The earlier call of {} with this idempotency key has ended, and its result was too long to be stored. It is not "
-    "run again; check its effect before you call again, with a new key."
-)
-
-log = logging.getLogger("dovetail")
-
+# Outcomes without a result. A store that is full takes no record that is longer than the claim, which holds RUNS.
+RUNS, UNKNOWN, TOO_LONG = range(3)
+TEXTS = {
+    UNKNOWN: "The outcome of the earlier call of {} with this idempotency key is unknown: it was begun and did not end"
+    ". It may or may not have had its effect; check that before you call again, with a new key.",
+    TOO_LONG: "The earlier call of {} with this idempotency key has ended, and its result was too long to be stored. "
+    "It is not run again; check its effect before you call again, with a new key.",
+}
 
 Failure = tuple[int, str, Any, int]  # code, message, data and HTTP status of a ProtocolError
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+class Record(msgspec.Struct, frozen=True):
     """What the store holds of a key: a call that runs, or its result, its error, or the questions of its last round."""
 
     worker: str  # that has claimed it
     run: str  # its id
     arguments: str  # their digest
+    outcome: bytes | Failure | InputRequiredResult | int = RUNS  # a result is encoded
     call: str = ""  # the id that all rounds of a call share
-    outcome: bytes | Failure | InputRequiredResult | None = None  # a result is encoded; None: the call runs
     round: int = 0  # of the questions
     expires: float = 0.0  # seconds since 1970, when they can't be answered any more
 
-    def replay(self) -> Result:
+    def replay(self, tool: Tool) -> Result:
         if isinstance(self.outcome, InputRequiredResult):
             return self.outcome
         if isinstance(self.outcome, tuple):
             code, message, data, http_status = self.outcome
             raise ProtocolError(message, code=code, data=data, http_status=http_status)
-        assert self.outcome is not None
-        result = restore_result(self.outcome)
+        if isinstance(self.outcome, bytes):
+            result = restore_result(self.outcome)
+        else:
+            has_schema = tool.definition.output_schema is not None
+            result = error_result(TEXTS[self.outcome].format(tool.name), has_schema=has_schema)
         return replace(result, meta={**(result.meta or {}), REPLAY_KEY: True})
 
 
@@ -142,18 +142,18 @@ class KeyedCall:
 
     async def result(self) -> Result:
         found = await self._claim_or_find()
-        if found is not None and found.outcome is None:
+        if found is not None and found.outcome == RUNS:
             async with self._engine.waiting:
                 found = await self._wait()
-        return await self._run() if found is None else found.replay()
+        return await self._run() if found is None else found.replay(self._tool)
 
     async def _wait(self) -> Record | None:
         """What the earlier call leaves when it ends; None if that is nothing, and this call has the claim."""
         with closing(self._state.listen([self._name])) as listener:
-            while (found := await self._claim_or_find()) is not None and found.outcome is None:
+            while (found := await self._claim_or_find()) is not None and found.outcome == RUNS:
                 has_ended = found.worker == self._lease.id and found.run not in self._engine.keyed_runs
                 if has_ended or await self._lease.is_lost(found.worker):  # and stored no outcome
-                    return self._failed(UNKNOWN)
+                    return self._without_result(UNKNOWN)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_INTERVAL):
                         if not await listener.wait():
@@ -170,11 +170,11 @@ class KeyedCall:
             if found is None:
                 # Another version has written the record; or the process that knew the first call of a repeat has ended.
                 if version or self._context.request.meta.get(PROCESS_KEY, process) != process:
-                    return self._failed(UNKNOWN)
+                    return self._without_result(UNKNOWN)
             elif found.arguments != self._claim.arguments:
                 raise invalid_params(OTHER_ARGUMENTS)
             elif not isinstance(found.outcome, InputRequiredResult) or answered.number != found.round:
-                return self._failed(UNKNOWN) if 0 < found.expires <= time.time() else found
+                return self._without_result(UNKNOWN) if 0 < found.expires <= time.time() else found
             self._previous = found
             if await self._put_claim(version):
                 return None
@@ -198,11 +198,12 @@ class KeyedCall:
 
     async def _run(self) -> Result:
         context = self._context
-        ended: Record | None = self._failed(UNKNOWN)  # unless it comes to an end
+        ended: Record | None = self._without_result(UNKNOWN)  # unless it comes to an end
         context.outlives_connection = True
         try:
             result = await call_tool(self._engine, context, self._tool)
-            ended = self._ended(result)
+            if not context.cancellation:  # by a timeout too: a thread goes on
+                ended = self._ended(result)
             return result
         except ProtocolError as failure:
             # a URL to open is a question: the call can be made when it is answered
@@ -224,12 +225,12 @@ class KeyedCall:
             return replace(self._claim, outcome=(end.code, end.message, data, end.http_status))
         assert isinstance(end, ToolResult)
         stored = store_result(end)
-        return replace(self._claim, outcome=stored) if len(stored) <= MAX_STORED_BYTES else self._failed(TOO_LONG)
+        return (
+            replace(self._claim, outcome=stored) if len(stored) <= MAX_STORED_BYTES else self._without_result(TOO_LONG)
+        )
 
-    def _failed(self, text: str) -> Record:
-        has_schema = self._tool.definition.output_schema is not None
-        result = error_result(text.format(self._tool.name), has_schema=has_schema)
-        return replace(self._claim, outcome=store_result(result))
+    def _without_result(self, outcome: int) -> Record:
+        return replace(self._claim, outcome=outcome)
 
     # ── the store ──
 
@@ -241,7 +242,9 @@ class KeyedCall:
     async def _put(self, record: Record, version: int) -> None:
         assert isinstance(self._tool.reuse, Idempotency)
         ttl = self._tool.reuse.window
-        if isinstance(record.outcome, InputRequiredResult | None):  # the window begins when the call has ended
+        if record.outcome == RUNS or isinstance(
+            record.outcome, InputRequiredResult
+        ):  # the window begins when the call has ended
             ttl += max(MAX_RUN, record.expires - time.time())
         await self._state.put(self._name, CODEC.encode(record), ttl=ttl, if_version=version)
 
@@ -254,7 +257,7 @@ class KeyedCall:
         return task
 
     async def _store_end(self, ended: Record | None) -> None:
-        for delay in RETRY_DELAYS:
+        for delay in chain(RETRY_DELAYS, repeat(RETRY_DELAYS[-1])):
             try:
                 version, found = await self._read()
                 if found is not None and found.run == self._claim.run:  # then no other call writes the record
@@ -265,8 +268,9 @@ class KeyedCall:
                     await self._state.publish(self._name)
                 return
             except StoreFull:
-                ended = None if ended is None else self._failed(TOO_LONG)
+                ended = None if ended is None else self._without_result(TOO_LONG)
             except (StoreUnavailable, Conflict):  # Conflict: it has expired meanwhile
                 pass
+            if self._engine.lease is not self._lease:  # the server has stopped: this worker counts as lost
+                return
             await asyncio.sleep(delay)
-        log.error("%s: the result of a call with an idempotency key could not be stored", self._tool.label)

@@ -152,12 +152,16 @@ class ThreadPool:
             results = self._results = ResultQueue(loop)
         job: Job[T] = Job(self, function, label, contextvars.copy_context(), loop.create_future(), results)
         waiting = waiting_thread.get()
-        if waiting is None or not waiting.accept(job):
-            self._enqueue(job)
         try:
+            if waiting is None or not waiting.accept(job):
+                self._enqueue(job)
             return await job.future
         except asyncio.CancelledError:
             self._abandon(job)
+            raise
+        except Busy as refusal:
+            if not job.thread and job.host is None:  # else the function has raised it
+                refusal.without_thread = label
             raise
         finally:
             del job  # an exception's traceback holds this frame, and the job's future holds the exception

@@ -158,15 +158,15 @@ def bound_result(shape: ToResult, limit: int, name: str, value: Any) -> ToolResu
     """`shape(value)`, in `limit` bytes at most: text is cut at a character, anything else is a ToolError."""
     result = shape(value)
     total = sum(len(block.text.encode()) for block in result.content if isinstance(block, Text))
-    rest = limit - sum(len(encode(block)) for block in result.content if not isinstance(block, Text))
+    others = sum(len(encode(block)) for block in result.content if not isinstance(block, Text))
     if result.structured is not UNSET:
-        rest -= len(encode(result.structured))
-    if rest < 0:
-        raise ToolError(f"The result of {name} is too long: it has {limit - rest} bytes, and {limit} are allowed")
-    if total <= rest:
+        others += len(encode(result.structured))
+    if others + total <= limit:
         return result
     notice = f"\n[Cut: this text has {total} bytes, and {limit} are allowed.]"
-    content = tuple(_cut(result.content, max(0, rest - len(notice)), notice))
+    if (rest := limit - others - len(notice)) < 0:
+        raise ToolError(f"The result of {name} is too long: it has {others + total} bytes, and {limit} are allowed")
+    content = tuple(_cut(result.content, rest, notice))
     return msgspec.structs.replace(result, content=content)
 
 
