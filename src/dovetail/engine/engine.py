@@ -199,8 +199,9 @@ class Engine:
         self, uri: str, context: RequestContext, call: Callable[..., Any] = call_function
     ) -> ReadResourceResult:
         """Read as the caller of a request; `call` runs the function."""
-        may_read = partial(lazy.access.may_use, self, context)
-        contents = await self.resources.read(uri, partial(call, self, context), may_read)
+        contents = await self.resources.read(
+            uri, partial(call, self, context), may_read=lambda rule: lazy.access.may_use(self, context, rule)
+        )
         # What depends on a user's answer or state is without a cache hint: it is not for other users, nor for later.
         is_for_all = context.server_requests is None and not context.uses_state
         return contents if is_for_all else ReadResourceResult(contents.items)
