@@ -158,7 +158,6 @@ async def test_one_value_for_each_call_unless_it_is_not_to_be_shared(style: str)
 
 
 variable: ContextVar[str] = ContextVar("variable", default="unset")
-other_variable: ContextVar[str] = ContextVar("other_variable", default="unset")
 
 
 @every_style
@@ -170,12 +169,7 @@ async def test_what_an_async_dependency_sets_is_seen_by_the_function(style: str)
         yield
         variable.reset(token)
 
-    def language() -> Iterator[None]:
-        token = other_variable.set("set")
-        yield
-        other_variable.reset(token)  # fails in another context
-
-    def tool(a: Annotated[None, Depends(tenant)], b: Annotated[None, Depends(language)]) -> str:
+    def tool(a: Annotated[None, Depends(tenant)]) -> str:
         return variable.get()
 
     register(server, style, tool)
@@ -208,11 +202,10 @@ async def test_a_coroutine_that_a_def_returns_is_awaited_before_the_end() -> Non
 
 
 @every_style
-async def test_a_dependency_never_gives_what_is_not_awaited_or_entered(style: str) -> None:
+async def test_a_coroutine_that_a_def_dependency_returns_is_awaited(style: str) -> None:
     """A decorator may have made a `def` of an `async def`."""
     stage = Stage()
     coroutine: Callable[[], Any] = functools.wraps(stage.settings)(lambda: stage.settings())
-    generator: Callable[[], Any] = lambda: stage.pool("")  # noqa: E731
 
     def tool(a: Annotated[str, Depends(coroutine)]) -> str:
         return a
@@ -220,9 +213,37 @@ async def test_a_dependency_never_gives_what_is_not_awaited_or_entered(style: st
     register(stage.server, style, tool)
     async with Client(stage.server) as client:
         assert (await client.call_tool("tool")).text == "s"
-        stage.server.dependency_overrides[coroutine] = generator
-        text = (await client.call_tool("tool", raise_on_error=False)).text
-        assert "<lambda> returned a generator; a dependency yields its value itself" in text
+
+
+@pytest.mark.slow  # it takes the five seconds that such an end is waited for
+@pytest.mark.parametrize("returns", [True, False], ids=["in the end", "in the function"])
+async def test_an_end_that_hangs_does_not_hold_a_call_that_timed_out(returns: bool) -> None:
+    server, may_end, events = Server("hanging"), threading.Event(), list[str]()
+
+    async def pool() -> AsyncIterator[str]:
+        yield "pool"
+        events.append("pool closed")
+
+    def session(pool: Annotated[str, Depends(pool)]) -> Iterator[str]:
+        try:
+            yield pool
+        finally:
+            may_end.wait()
+            events.append("session closed")
+
+    @server.tool(timeout=0.05)
+    async def tool(session: Annotated[str, Depends(session)]) -> str:
+        if not returns:
+            await asyncio.Event().wait()
+        return session
+
+    async with Client(server) as client:
+        assert "did not finish within 0.05 s" in (await client.call_tool("tool", raise_on_error=False)).text
+        assert not events or events == ["pool closed"]
+        may_end.set()
+        async with asyncio.timeout(10):
+            while "session closed" not in events:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
 
 # ── failures ──

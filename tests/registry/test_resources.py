@@ -301,7 +301,7 @@ def test_what_is_cached_for_all_callers_may_not_depend_on_one(uri: str, annotati
         return str(caller)
 
     profile.__annotations__["caller"] = annotation
-    words = "cache= is for contents that depend on no caller; leave it out, or caller"
+    words = "cache= is for contents that depend on no caller; leave out cache= or caller"
     assert words in refused(uri, profile, cache=60)
 
 

@@ -5,7 +5,6 @@ Asynchronous dependencies run on the loop, in the task of the call, and end with
 """
 
 import asyncio
-import contextvars
 import inspect
 import types
 from collections.abc import Callable, Coroutine
@@ -28,7 +27,7 @@ T = TypeVar("T")
 Raised = BaseException | None  # by the function, or by a dependency that was left before
 
 NO_VALUE = object()
-UNFINISHED = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)  # never a value by themselves
+LEAVE_TIMEOUT = 5.0  # seconds that a cancelled call waits for the end of a generator in a thread
 
 
 def start_with_dependencies(
@@ -74,7 +73,6 @@ class Scope(msgspec.Struct, eq=False):
     workers: ThreadPool | None = None  # run those that are `def`, else they run here
     loop: asyncio.AbstractEventLoop | None = None  # runs those that are asynchronous, else they run here
     entered: dict[int, Any] = {}  # generators by the index of their value, until they are left
-    contexts: dict[int, contextvars.Context] = {}  # of those that workers run: a generator may reset its variables
 
     async def run(self, dependencies: tuple[Dependency, ...], call: Callable[[], Any]) -> Any:
         values = self.values
@@ -91,12 +89,8 @@ class Scope(msgspec.Struct, eq=False):
                 elif self.workers is None:
                     value = self._enter(each, arguments)
                 else:
-                    within = self.contexts[each.index] = contextvars.copy_context()
-                    enter = partial(within.run, self._enter, each, arguments)
-                    value = await self.workers.run(enter, label=self.label)
-                if type(value) in UNFINISHED and not node.is_generator:
-                    if not inspect.iscoroutine(value):
-                        raise RuntimeError(f"{node.name} returned a generator; a dependency yields its value itself")
+                    value = await self.workers.run(partial(self._enter, each, arguments), label=self.label)
+                if type(value) is types.CoroutineType and not node.is_generator:  # an `async def` behind a decorator
                     value = await value if self.loop is None else wait_in_thread(value, self.loop)
                 values[each.index] = value
             value = call()
@@ -156,20 +150,21 @@ class Scope(msgspec.Struct, eq=False):
             return await _leave(node, generator, raised)
 
         def leave() -> Raised:
-            return self.contexts[each.index].run(_run_to_end, _leave(node, generator, raised))
+            return _run_to_end(_leave(node, generator, raised))
 
-        leaving, was_cancelled = asyncio.ensure_future(self.workers.run(leave, label=self.label)), False
-        while not leaving.done():  # a cancellation waits: those that this one needs are left after it
-            try:
-                await asyncio.wait([leaving])
-            except asyncio.CancelledError:
-                was_cancelled = True
-        if isinstance(leaving.exception(), Busy):  # no thread can be had: better block the loop than never run it
-            raised = leave()
-        else:
+        leaving = asyncio.ensure_future(self.workers.run(leave, label=self.label))
+        cancelled: asyncio.CancelledError | None = None
+        try:  # those that this one needs are left after it, unless it hangs
+            await asyncio.wait([leaving], timeout=LEAVE_TIMEOUT if isinstance(raised, asyncio.CancelledError) else None)
+        except asyncio.CancelledError as error:
+            cancelled = error
+            await asyncio.wait([leaving], timeout=LEAVE_TIMEOUT)
+        if leaving.done() and isinstance(leaving.exception(), Busy):
+            raised = leave()  # no thread can be had: better block the loop than never run it
+        elif leaving.done():
             raised = leaving.result()
-        if was_cancelled:
-            raise asyncio.CancelledError
+        if cancelled is not None:
+            raise cancelled
         return raised
 
 

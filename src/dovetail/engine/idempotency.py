@@ -7,10 +7,10 @@ never run again. A call that was refused before its function began frees its key
 
 import asyncio
 import hashlib
+import logging
 import os
 import time
 from contextlib import closing, suppress
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -42,13 +42,15 @@ MAX_STORED_BYTES = 1024 * 1024  # of one result
 MAX_RUN = 86_400.0  # seconds that a claim lasts beyond its window, for a function that still runs
 POLL_INTERVAL = 1.0  # seconds; a lost worker wakes no call that waits for it
 STORE_WAIT = 2.0  # seconds that a response waits for the store; then it is sent, and its result stored later
-RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 15.0)  # seconds, for a store that is unavailable; the last one again and again
+RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, *[15.0] * 40)  # seconds, for a store that takes no outcome: ten minutes
 
 OTHER_ARGUMENTS = "this idempotency key was used for a call with other arguments; use a new key for each call"
 OTHER_CALL = "this idempotency key belongs to no call with this request state; send the key of its first round"
 BAD_KEY = f"an idempotency key is a string of 1 to {MAX_KEY} printable characters"
 SHORT_KEY = f"an idempotency key needs {MIN_SECRET_KEY} characters at least where callers are unknown; use a random one"
 TWO_KEYS = f"the header Idempotency-Key and _meta[{CALL_KEY!r}] name different keys; send one of them"
+log = logging.getLogger("dovetail")
+
 # Outcomes without a result. A store that is full takes no record that is longer than the claim, which holds RUNS.
 RUNS, UNKNOWN, TOO_LONG = range(3)
 TEXTS = {
@@ -242,9 +244,8 @@ class KeyedCall:
     async def _put(self, record: Record, version: int) -> None:
         assert isinstance(self._tool.reuse, Idempotency)
         ttl = self._tool.reuse.window
-        if record.outcome == RUNS or isinstance(
-            record.outcome, InputRequiredResult
-        ):  # the window begins when the call has ended
+        if record.outcome == RUNS or isinstance(record.outcome, InputRequiredResult):
+            # The window begins when the call has ended.
             ttl += max(MAX_RUN, record.expires - time.time())
         await self._state.put(self._name, CODEC.encode(record), ttl=ttl, if_version=version)
 
@@ -257,7 +258,7 @@ class KeyedCall:
         return task
 
     async def _store_end(self, ended: Record | None) -> None:
-        for delay in chain(RETRY_DELAYS, repeat(RETRY_DELAYS[-1])):
+        for delay in RETRY_DELAYS:
             try:
                 version, found = await self._read()
                 if found is not None and found.run == self._claim.run:  # then no other call writes the record
@@ -267,10 +268,13 @@ class KeyedCall:
                         await self._put(ended, version)
                     await self._state.publish(self._name)
                 return
-            except StoreFull:
-                ended = None if ended is None else self._without_result(TOO_LONG)
+            except StoreFull:  # which takes no record that is longer than the claim
+                if ended is not None and not isinstance(ended.outcome, int):
+                    asked = isinstance(ended.outcome, InputRequiredResult)
+                    ended = self._without_result(UNKNOWN if asked else TOO_LONG)
             except (StoreUnavailable, Conflict):  # Conflict: it has expired meanwhile
                 pass
             if self._engine.lease is not self._lease:  # the server has stopped: this worker counts as lost
                 return
             await asyncio.sleep(delay)
+        log.error("%s: the outcome of a call with an idempotency key could not be stored", self._tool.label)

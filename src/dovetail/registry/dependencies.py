@@ -136,7 +136,7 @@ def _read_node(function: Any, is_shared: bool, where: str, injectable: type | No
     called, inner = outermost(function), outermost(innermost(function)[0])
     is_generator = inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called)
     if not is_generator and (inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner)):
-        fix = "give Depends the generator itself, without @contextmanager or the like"
+        fix = "give Depends the generator itself, without @contextmanager; or leave out functools.wraps"
         raise SetupError(f"{where} is a generator inside of a decorator that is none; {fix}")
     return Node(
         function=function,

@@ -118,8 +118,8 @@ def compile_resource(
     if not isinstance(uri, str):
         raise SetupError(f"{info.where}: the URI must be a string, not {type(uri).__name__}")
     if (is_cached := options.get("cache") is not None) and info.supplied:
-        own = min(info.supplied)
-        raise SetupError(f"{info.where}: cache= is for contents that depend on no caller; leave it out, or {own}")
+        fix = f"leave out cache= or {min(info.supplied)}; what all callers share can be a global of the module"
+        raise SetupError(f"{info.where}: cache= is for contents that depend on no caller; {fix}")
     common: dict[str, Any] = {
         "invocation": Invocation.from_info(info, {**options, "cache_shared": is_cached}),
         "mime_type": options.get("mime_type") or type_of_uri(uri),
