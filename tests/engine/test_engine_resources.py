@@ -9,11 +9,12 @@ from urllib.parse import unquote
 
 import pytest
 
-from dovetail import Context, Server, SetupError
+from dovetail import Client, Context, Server, SetupError
 from dovetail.engine.resources import Resources
 from dovetail.protocol.results import CacheHint
 from dovetail.protocol.types import MAX_URI_LENGTH
 from http_serving import until
+from sdk import every_revision
 from wire import MODERN, Wire
 
 ROOT = Path("/srv")
@@ -393,3 +394,13 @@ async def test_a_uri_that_is_too_long_is_neither_found_nor_echoed(uri: str) -> N
         assert await old.ask("resources/unsubscribe", {"uri": uri}) == {}
         assert await text(new, LONGEST) == str(MAX_URI_LENGTH - 4)
         server.engine.hub.end_all()
+
+
+@every_revision
+async def test_a_uri_in_another_script_is_answered_as_a_uri(revision: str) -> None:
+    """A client may ask by an IRI; what it gets names a URI, as the schema wants it."""
+    server = Server("notes")
+    server.add_resource("notes://{name}", lambda name: name, name="note")
+    async with Client(server, protocol_version=revision) as client:
+        (contents,) = await client.read_resource("notes://sevβen")
+        assert (contents.uri, contents.text) == ("notes://sev%CE%B2en", "sevβen")

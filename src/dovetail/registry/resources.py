@@ -22,7 +22,7 @@ from dovetail.protocol.types import (
     ResourceDefinition,
     TemplateDefinition,
 )
-from dovetail.protocol.uri_template import UriTemplate, Value, is_template, valid_uri
+from dovetail.protocol.uri_template import UriTemplate, Value, is_template, normalize_escapes, valid_uri
 from dovetail.protocol.uri_template import normalize_uri as normalize_uri
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.files import Directory, File, FileContents, FileEntry, type_of_uri
@@ -279,6 +279,7 @@ def entry_definition(folder: Template, entry: FileEntry) -> ResourceDefinition:
 
 def to_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
     """The contents for a return value: str becomes text, bytes a blob, any other value JSON text."""
+    uri = uri if uri.isascii() else normalize_escapes(uri)  # a client may ask by an IRI
     if isinstance(value, ResourceContents):
         return [value]
     if isinstance(value, FileContents):
