@@ -129,7 +129,7 @@ class Bench:
                 code, failed = self._run([*self._deselected, "-x", *self._files(mutant)])
             finally:
                 self._write(path, source)
-            if code and not failed and self._run(self._files(mutant))[0] != 0:
+            if code and not failed and self._run(["--collect-only", *self._files(mutant)])[0] != 0:
                 raise SystemExit(f"the tests of {mutant.file} can't be run, without any change either (exit {code})")
             if not failed or not self._run(failed)[1]:
                 print("SURVIVED" if code == 0 else "killed", mutant, failed or f"exit {code}", flush=True)
