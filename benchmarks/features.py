@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from benchmarks.case import CannotMeasure, Case, Measured, Round, Settings
 from dovetail import Context, Depends, Server
+from dovetail.engine import call_tool, current_context
 from dovetail.engine.connection import Connection
 
 CALLS = 2_000
@@ -66,6 +67,19 @@ async def with_dependency(a: int, b: int, offset: Annotated[int, Depends(offset)
     return a + b + offset
 
 
+def plain_offset() -> int:
+    return 0
+
+
+def with_plain_dependency(a: int, b: int, offset: Annotated[int, Depends(plain_offset)]) -> int:
+    return a + b + offset
+
+
+async def with_state(a: int, b: int, ctx: Context) -> int:
+    await ctx.state.get("sum", int, default=0)
+    return a + b
+
+
 async def passing(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
     return await call_next(request)
 
@@ -87,12 +101,15 @@ VARIANTS: dict[str, tuple[Callable[[Server], Any], bytes]] = {
     "plain": (plain, NUMBERS),
     "context": (lambda server: server.add_tool(with_context, name="tool"), NUMBERS),
     "progress": (lambda server: server.add_tool(with_progress, name="tool"), NUMBERS),
+    "get_context imported": (plain, NUMBERS),  # some module of the process has imported it
     "dependency": (lambda server: server.add_tool(with_dependency, name="tool"), NUMBERS),
+    "state": (lambda server: server.add_tool(with_state, name="tool"), NUMBERS),
     "timeout": (timed, NUMBERS),
     "waits": (lambda server: server.add_tool(waiting, name="tool"), NUMBERS),
     "middleware": (behind_middleware, NUMBERS),
     "dataclass": (lambda server: server.add_tool(with_record, name="tool"), ORDER),
     "thread": (lambda server: server.add_tool(in_thread, name="tool"), NUMBERS),
+    "thread, dependency": (lambda server: server.add_tool(with_plain_dependency, name="tool"), NUMBERS),
 }
 
 
@@ -101,9 +118,12 @@ class Answers:
 
     def __init__(self) -> None:
         self.results = 0
+        self.complete = asyncio.Event()  # for each AT_ONCE results
 
     def write(self, message: bytes) -> None:
         self.results += b'"isError":false' in message
+        if self.results % AT_ONCE == 0:
+            self.complete.set()
 
     async def drain(self) -> None: ...
 
@@ -118,12 +138,8 @@ async def _serve(server: Server, arguments: bytes, calls: int) -> float:
         for id in range(first, first + AT_ONCE):
             connection.receive(LINE % (id, arguments, id))
         connection.start_calls()
-        for _ in range(10_000):
-            if answers.results == first + AT_ONCE:
-                break
-            await asyncio.sleep(0)
-        else:
-            raise CannotMeasure("not every call was answered")
+        await answers.complete.wait()
+        answers.complete.clear()
     spent = time.process_time() - began
     await connection.close()
     await server.engine.stop()
@@ -136,8 +152,17 @@ def _open(contender: str, settings: Settings) -> Iterator[Round]:
     server = Server("bench", version="1.0.0")
     register(server)
     calls = AT_ONCE if settings.quick else CALLS
-    asyncio.run(_serve(server, arguments, AT_ONCE))
-    yield lambda: Measured(asyncio.run(_serve(server, arguments, calls)) / calls * 1e6)
+    run_in_context = current_context.run_in_context if contender == "get_context imported" else None
+
+    def measure(calls: int) -> Measured:
+        call_tool.run_in_context = run_in_context
+        try:
+            return Measured(asyncio.run(asyncio.wait_for(_serve(server, arguments, calls), 60)) / calls * 1e6)
+        except TimeoutError:
+            raise CannotMeasure("not every call was answered") from None
+
+    measure(AT_ONCE)
+    yield lambda: measure(calls)
 
 
 CASES = [

@@ -35,7 +35,7 @@ EXITS = (SystemExit, KeyboardInterrupt)  # a function that raises one must not e
 
 log = logging.getLogger("dovetail")
 # Runs a function's coroutine as that of a context; set once `get_context` is imported, so that others don't pay for it.
-run_in_context: Callable[[Context | None, Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]] | None = None
+run_in_context: Callable[..., Coroutine[Any, Any, Any]] | None = None
 
 
 async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | None = None) -> Result:
@@ -228,7 +228,7 @@ def start_function(
     if invocation.is_direct:
         work = invocation.function(**arguments)
         if run_in_context is not None:
-            work = run_in_context(None if invocation.is_shared else Context(engine, context), work)
+            work = run_in_context(engine, context, invocation, None, work)
     else:
         work = _bind(engine, context, invocation, arguments, label)
     timeout = engine.options.timeout if invocation.timeout is UNSET else invocation.timeout
@@ -302,7 +302,7 @@ def _bind(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Coroutine[Any, Any, Any]:
     ctx: Context | None = None
-    if invocation.context_names or run_in_context is not None:
+    if invocation.context_names:
         ctx = Context(engine, context, can_wait=invocation.is_async or invocation.in_thread)
     injected = dict.fromkeys(invocation.context_names, ctx)
     plan = invocation.dependencies
@@ -315,7 +315,7 @@ def _bind(
             work = lazy.dependencies.start_with_dependencies(engine, context, invocation, plan, bound, label, ctx)
         else:
             work = bound() if invocation.is_async else _run(engine, bound, label, in_thread=invocation.in_thread)
-    return work if run_in_context is None else run_in_context(None if invocation.is_shared else ctx, work)
+    return work if run_in_context is None else run_in_context(engine, context, invocation, ctx, work)
 
 
 async def _run(engine: "Engine", bound: "functools.partial[Any]", label: str, *, in_thread: bool) -> Any:

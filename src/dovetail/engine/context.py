@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import threading
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -71,12 +70,14 @@ class Context:
 
     _last_yield: float | None = None  # when other tasks last had the loop
 
-    def __init__(self, engine: "Engine", context: RequestContext, *, can_wait: bool = True) -> None:
+    def __init__(
+        self, engine: "Engine", context: RequestContext, can_wait: bool = True,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:  # fmt: skip
         self._engine = engine
         self._context = context
         self._can_wait = can_wait
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
+        self._loop = asyncio.get_running_loop() if loop is None else loop
 
     # ── the request ──
 
@@ -260,14 +261,14 @@ class Context:
         """
         if awaitable is DONE:
             return None  # type: ignore[return-value]
-        if threading.get_ident() == self._thread:
+        if self._is_on_loop():
             if isinstance(awaitable, Coroutine):
                 awaitable.close()  # else it would warn that it was never awaited
             raise RuntimeError("ctx.wait would block the event loop; in an async def use await instead")
         return wait_in_thread(awaitable, self._loop)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
-        if threading.get_ident() != self._thread:
+        if not self._is_on_loop():
             with suppress(CallEnded):  # whether to stop is up to the function
                 self.wait(work)
         elif self._can_wait:
@@ -278,8 +279,10 @@ class Context:
 
     def _no_op(self) -> Awaitable[None]:
         """Send nothing: a thread need not wait for the loop. An `async def` still gets a coroutine."""
-        on_the_loop = threading.get_ident() == self._thread
-        return self._yield_to_loop() if on_the_loop and self._can_wait else DONE
+        return self._yield_to_loop() if self._is_on_loop() and self._can_wait else DONE
+
+    def _is_on_loop(self) -> bool:
+        return asyncio._get_running_loop() is self._loop
 
     async def _yield_to_loop(self, seconds: float = 0.005) -> None:
         """Give other tasks a turn if the function has had the loop for so long.
@@ -362,8 +365,7 @@ class Context:
 
         Its result is remembered, so it must be JSON. A step that raises is not remembered.
         """
-        in_thread = threading.get_ident() != self._thread
-        return self._named("step", self._step(name, function, in_thread))
+        return self._named("step", self._step(name, function, not self._is_on_loop()))
 
     async def _step(self, name: str, function: Callable[[], Any], in_thread: bool) -> Any:
         return await server_requests_of(self._engine, self._context).step(name, function, in_thread=in_thread)

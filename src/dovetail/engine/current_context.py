@@ -1,15 +1,23 @@
 """`get_context`: the `Context` of the call that runs, for code that does not get it as a parameter."""
 
+import asyncio
 from collections.abc import Coroutine
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dovetail.engine import call_tool
 from dovetail.engine.context import Context
+from dovetail.engine.request_context import RequestContext
+from dovetail.registry.functions import Invocation
+
+if TYPE_CHECKING:
+    from dovetail.engine.engine import Engine
 
 T = TypeVar("T")
 
-_current: ContextVar[Context | None] = ContextVar("dovetail_context", default=None)
+Current = Context | tuple[Any, ...] | None  # a tuple: the arguments of a Context that nobody has asked for yet
+
+_current: ContextVar[Current] = ContextVar("dovetail_context", default=None)
 
 
 def get_context() -> Context:
@@ -22,16 +30,24 @@ def get_context() -> Context:
             "asyncio.to_thread, unless results are for all callers (a tool with cache_shared=True, a resource with "
             "cache=); pass values to code that runs at other times, and to threads of your own"
         )
+    if isinstance(ctx, tuple):
+        ctx = Context(*ctx)
+        _current.set(ctx)
     return ctx
 
 
-async def _run_in_context(ctx: Context | None, work: Coroutine[Any, Any, T]) -> T:
+async def run_in_context(
+    engine: "Engine", context: RequestContext, invocation: Invocation, ctx: Context | None, work: Coroutine[Any, Any, T]
+) -> T:
     outer = _current.get()  # of a call that reads a resource
-    _current.set(ctx)
+    if ctx is not None or invocation.is_shared:
+        _current.set(ctx)
+    else:
+        _current.set((engine, context, invocation.is_async or invocation.in_thread, asyncio.get_running_loop()))
     try:
         return await work
     finally:
         _current.set(outer)  # no reset of a token: a loop that died in mid-call is torn down from elsewhere
 
 
-call_tool.run_in_context = _run_in_context
+call_tool.run_in_context = run_in_context

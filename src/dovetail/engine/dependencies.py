@@ -31,26 +31,22 @@ LEAVE_TIMEOUT = 5.0  # seconds that a cancelled call waits for the end of a gene
 
 
 def start_with_dependencies(
-    engine: "Engine", context: RequestContext, invocation: Invocation, plan: Plan, bound: Callable[..., Any],
-    label: str, ctx: Context | None,
+    engine: "Engine", context: RequestContext, invocation: Invocation, plan: Plan, call: "partial[Any]", label: str,
+    ctx: Context | None,
 ) -> Coroutine[Any, Any, Any]:  # fmt: skip
-    """The running function, which has its arguments and lacks the values of its dependencies."""
+    """The running function; `call` has its arguments and gets the values of its dependencies."""
     if engine.dependency_overrides:
         plan = Plan.compile(replaced(plan.nodes, engine.dependency_overrides, label, Context))
     if ctx is None and plan.takes_context:
         ctx = Context(engine, context, can_wait=invocation.is_async or invocation.in_thread)
-    names, values = plan.names.items(), [None] * len(plan.dependencies)
-
-    def call() -> Any:
-        return bound(**{name: values[index] for name, index in names})
-
+    values, filled = [None] * len(plan.dependencies), call.keywords
     if invocation.is_async:
-        return Scope(values, ctx, ctx, label, workers=engine.threads).run(plan.dependencies, call)
+        return Scope(values, filled, ctx, ctx, label, engine.threads).run(plan.dependencies, call)
     if not invocation.in_thread:
-        return Scope(values, ctx, ctx and Context(engine, context), label).run(plan.dependencies, call)
-    scope = Scope(values, ctx, ctx, label, loop=asyncio.get_running_loop())
+        return Scope(values, filled, ctx, ctx and Context(engine, context), label).run(plan.dependencies, call)
+    scope = Scope(values, filled, ctx, ctx, label, loop=asyncio.get_running_loop())
     in_thread = partial(engine.threads.run, lambda: _run_to_end(scope.run(plan.late, call)), label=label)
-    return Scope(values, ctx, ctx, label).run(plan.early, in_thread) if plan.early else in_thread()
+    return Scope(values, filled, ctx, ctx, label).run(plan.early, in_thread) if plan.early else in_thread()
 
 
 def _run_to_end(work: Coroutine[Any, Any, T]) -> T:
@@ -67,6 +63,7 @@ class Scope(msgspec.Struct, eq=False):
     """Dependencies from when they are entered until they are left, and where that happens."""
 
     values: list[Any]  # of all dependencies
+    filled: dict[str, Any]  # those that the function itself takes, by its parameters
     ctx: Context | None  # if one of them takes it
     async_ctx: Context | None  # which can wait, if `ctx` is that of a `def` on the loop
     label: str
@@ -93,6 +90,8 @@ class Scope(msgspec.Struct, eq=False):
                 if type(value) is types.CoroutineType and not node.is_generator:  # an `async def` behind a decorator
                     value = await value if self.loop is None else wait_in_thread(value, self.loop)
                 values[each.index] = value
+                for name in each.fills:
+                    self.filled[name] = value
             value = call()
             if inspect.isawaitable(value):  # also of a `def`: a decorator may have made it of an `async def`
                 value = await value if self.loop is None else wait_in_thread(value, self.loop)

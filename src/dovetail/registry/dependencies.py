@@ -46,13 +46,13 @@ class Dependency(msgspec.Struct, frozen=True, eq=False):
     index: int  # of its value
     is_early: bool  # async, as are all that it needs: it can run before a thread is there
     needs: tuple[tuple[str, int], ...]  # parameters, and the values they take
+    fills: tuple[str, ...]  # parameters of the function itself
 
 
 class Plan(msgspec.Struct, frozen=True, eq=False):
     """The dependencies of a function, each after those that it needs."""
 
     nodes: Mapping[str, Node]
-    names: Mapping[str, int]  # the function's own parameters, and the values they take
     dependencies: tuple[Dependency, ...]
     early: tuple[Dependency, ...]
     late: tuple[Dependency, ...]  # the others
@@ -62,10 +62,11 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     def compile(cls, nodes: Mapping[str, Node]) -> "Plan":
         found: list[Dependency] = []
         shared: dict[Hashable, int] = {}
-        names = {name: _add(node, found, shared) for name, node in nodes.items()}
+        for name, node in nodes.items():
+            index = _add(node, found, shared)
+            found[index] = msgspec.structs.replace(found[index], fills=(*found[index].fills, name))
         return cls(
             nodes=nodes,
-            names=names,
             dependencies=tuple(found),
             early=tuple(each for each in found if each.is_early),
             late=tuple(each for each in found if not each.is_early),
@@ -81,7 +82,7 @@ def _add(node: Node, found: list[Dependency], shared: dict[Hashable, int]) -> in
     needs = tuple((name, _add(each, found, shared)) for name, each in node.nodes.items())
     index = len(found)
     is_early = node.is_async and all(found[each].is_early for _, each in needs)
-    found.append(Dependency(node, index, is_early, needs))
+    found.append(Dependency(node, index, is_early, needs, ()))
     if node.is_shared:
         shared[key] = index
     return index

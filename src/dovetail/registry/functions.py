@@ -119,7 +119,7 @@ class FunctionInfo(msgspec.Struct, frozen=True):
     @property
     def supplied(self) -> frozenset[str]:
         """The parameters that the engine fills, not the client."""
-        return frozenset(self.injected).union(self.dependencies.names if self.dependencies else ())
+        return frozenset(self.injected).union(self.dependencies.nodes if self.dependencies else ())
 
 
 def inspect_function(
