@@ -90,6 +90,35 @@ async def test_it_is_there_in_all_code_of_a_call(revision: str, witness: Witness
         assert (await client.complete(prompt="greeting", argument="name", value="")).values == [revision]
 
 
+@pytest.mark.parametrize("thread", [True, False], ids=["first in a thread", "first in a task"])
+async def test_it_is_one_object_wherever_it_is_first_asked_for(thread: bool) -> None:
+    """What code below a call remembers by it, or on it, is found by all other code of the call."""
+    server = Server("one")
+
+    async def current() -> Context:
+        return get_context()
+
+    async def given(ctx: Context) -> Context:
+        return ctx
+
+    @server.tool
+    async def tool() -> bool:
+        first = [await asyncio.to_thread(get_context)] if thread else await asyncio.gather(current(), current())
+        return {get_context()} == {*first, await asyncio.to_thread(get_context)}
+
+    @server.tool
+    async def depends(found: Annotated[Any, Depends(get_context)]) -> bool:
+        return found is get_context()
+
+    @server.tool
+    async def takes(ctx: Annotated[Any, Depends(given)]) -> bool:
+        return ctx is get_context()
+
+    async with Client(server) as client:
+        for name in ("tool", "depends", "takes"):
+            assert (await client.call_tool(name)).text == "true", name
+
+
 @pytest.mark.parametrize("revision", REVISIONS[2:])
 async def test_it_asks_also_when_the_function_runs_again(revision: str) -> None:
     answer = ElicitResult("accept", {"value": "me"})

@@ -302,10 +302,10 @@ def _bind(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Coroutine[Any, Any, Any]:
     ctx: Context | None = None
-    if invocation.context_names:
+    plan = invocation.dependencies
+    if invocation.context_names or (plan is not None and plan.takes_context):
         ctx = Context(engine, context, can_wait=invocation.is_async or invocation.in_thread)
     injected = dict.fromkeys(invocation.context_names, ctx)
-    plan = invocation.dependencies
     if invocation.is_async and invocation.by_name and plan is None:
         work: Coroutine[Any, Any, Any] = invocation.function(**arguments, **injected)
     else:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Current = Context | tuple[Any, ...] | None  # a tuple: the arguments of a Context that nobody has asked for yet
+Current = Context | list[Any] | None  # a list: the arguments of a Context, and itself once somebody has asked for it
 
 _current: ContextVar[Current] = ContextVar("dovetail_context", default=None)
 
@@ -30,9 +30,11 @@ def get_context() -> Context:
             "asyncio.to_thread, unless results are for all callers (a tool with cache_shared=True, a resource with "
             "cache=); pass values to code that runs at other times, and to threads of your own"
         )
-    if isinstance(ctx, tuple):
-        ctx = Context(*ctx)
-        _current.set(ctx)
+    if isinstance(ctx, list):  # that the tasks and threads of the call share, and so the Context
+        if len(ctx) == 4:
+            ctx.append(Context(*ctx[:4]))
+        made: Context = ctx[4]  # the first, if threads have asked at once
+        return made
     return ctx
 
 
@@ -43,7 +45,7 @@ async def run_in_context(
     if ctx is not None or invocation.is_shared:
         _current.set(ctx)
     else:
-        _current.set((engine, context, invocation.is_async or invocation.in_thread, asyncio.get_running_loop()))
+        _current.set([engine, context, invocation.is_async or invocation.in_thread, asyncio.get_running_loop()])
     try:
         return await work
     finally:
