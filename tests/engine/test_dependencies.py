@@ -216,8 +216,12 @@ async def test_a_coroutine_that_a_def_dependency_returns_is_awaited(style: str) 
 
 
 @pytest.mark.slow  # it takes the five seconds that such an end is waited for
-@pytest.mark.parametrize("returns", [True, False], ids=["in the end", "in the function"])
-async def test_an_end_that_hangs_does_not_hold_a_call_that_timed_out(returns: bool) -> None:
+@pytest.mark.parametrize(
+    ("returns", "fails"),
+    [(True, False), (False, False), (False, True)],
+    ids=["in the end", "in the function", "after an end that failed"],
+)
+async def test_an_end_that_hangs_does_not_hold_a_call_that_timed_out(returns: bool, fails: bool) -> None:
     server, may_end, events = Server("hanging"), threading.Event(), list[str]()
 
     async def pool() -> AsyncIterator[str]:
@@ -231,14 +235,22 @@ async def test_an_end_that_hangs_does_not_hold_a_call_that_timed_out(returns: bo
             may_end.wait()
             events.append("session closed")
 
+    def transaction(session: Annotated[str, Depends(session)]) -> Iterator[str]:
+        try:
+            yield session
+        finally:
+            if fails:
+                raise ToolError("no rollback")
+
     @server.tool(timeout=0.05)
-    async def tool(session: Annotated[str, Depends(session)]) -> str:
+    async def tool(transaction: Annotated[str, Depends(transaction)]) -> str:
         if not returns:
             await asyncio.Event().wait()
-        return session
+        return transaction
 
-    async with Client(server) as client:
-        assert "did not finish within 0.05 s" in (await client.call_tool("tool", raise_on_error=False)).text
+    async with Client(server) as client, asyncio.timeout(20):
+        text = (await client.call_tool("tool", raise_on_error=False)).text
+        assert ("no rollback" if fails else "did not finish within 0.05 s") in text
         assert not events or events == ["pool closed"]
         may_end.set()
         async with asyncio.timeout(10):

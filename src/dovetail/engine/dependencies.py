@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from dovetail.engine.call_tool import is_cancelled
 from dovetail.engine.context import Context
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.threads import CallEnded, ThreadPool, call_has_ended, wait_in_thread
@@ -154,7 +155,7 @@ class Scope(msgspec.Struct, eq=False):
         leaving = asyncio.ensure_future(self.workers.run(leave, label=self.label))
         cancelled: asyncio.CancelledError | None = None
         try:  # those that this one needs are left after it, unless it hangs
-            await asyncio.wait([leaving], timeout=LEAVE_TIMEOUT if isinstance(raised, asyncio.CancelledError) else None)
+            await asyncio.wait([leaving], timeout=LEAVE_TIMEOUT if is_cancelled() else None)
         except asyncio.CancelledError as error:
             cancelled = error
             await asyncio.wait([leaving], timeout=LEAVE_TIMEOUT)
