@@ -16,6 +16,7 @@ import pytest
 import stores
 from dovetail import Context, Idempotency, Request, Server, SetupError, ToolError, ToolRegistry
 from dovetail.auth import Auth, Principal
+from dovetail.engine import idempotency
 from dovetail.errors import Busy, ProtocolError
 from dovetail.protocol import revisions
 from dovetail.state.base import StoreFull
@@ -449,6 +450,25 @@ async def test_a_result_that_can_not_be_stored_at_once_is_stored_later() -> None
         assert payments.runs == [1]
 
 
+async def test_answers_wait_for_questions_that_are_stored_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, state, runs = Server("slow"), RemoteState(), list[str]()
+    server.engine.state = state
+    monkeypatch.setattr(idempotency, "STORE_WAIT", 0.01)
+
+    @server.tool(idempotency=True)
+    async def confirm(ctx: Context) -> str:
+        if not runs:
+            state.break_down()
+        runs.append("run")
+        return str((await ctx.elicit("Sure?", str)).data)
+
+    async with Wire(server, MODERN, capabilities=CAPABILITIES) as wire, asyncio.timeout(10):
+        first = await ask(wire)
+        state.error = None
+        assert (await ask(wire, **retry(first, {"Sure?": "yes"})))["content"][0]["text"] == "yes"
+    assert runs == ["run"] * 2
+
+
 async def test_a_result_that_is_too_long_is_stored_as_an_error() -> None:
     server, runs = Server("long"), list[int]()
 
@@ -465,6 +485,13 @@ async def test_a_result_that_is_too_long_is_stored_as_an_error() -> None:
         assert runs == [2_000_000]
 
 
+async def fill(state: MemoryState) -> None:
+    for size in (10_000, 1000, 100, 1):
+        with suppress(StoreFull):
+            while True:
+                await state.put(f"handle/{os.urandom(8).hex()}", b"x" * size, ttl=60)
+
+
 async def test_an_outcome_needs_no_more_room_than_the_claim() -> None:
     """Others may fill the store while the call runs."""
     payments, state = Payments(), MemoryState(max_entry_bytes=100_000)
@@ -473,15 +500,31 @@ async def test_an_outcome_needs_no_more_room_than_the_claim() -> None:
         payments.go.clear()
         running = asyncio.create_task(call(wire, key="k", amount=1))
         await until(lambda: bool(payments.runs))
-        for size in (10_000, 1000, 100, 1):
-            with suppress(StoreFull):
-                while True:
-                    await state.put(f"handle/{os.urandom(8).hex()}", b"x" * size, ttl=60)
+        await fill(state)
         payments.go.set()
         assert (await running)["result"]["structuredContent"] == {"amount": 1, "run": 1}
         async with asyncio.timeout(10):
             assert "too long to be stored" in text_of(await call(wire, key="k", amount=1))
         assert payments.runs == [1]
+
+
+async def test_questions_that_a_full_store_does_not_take_have_an_unknown_outcome() -> None:
+    """Also for the answers to them: nobody knows any more which questions were asked."""
+    server, state, runs = Server("full"), MemoryState(max_entry_bytes=100_000), list[str]()
+    server.engine.state = state
+
+    @server.tool(idempotency=True)
+    async def confirm(ctx: Context) -> str:
+        await fill(state)
+        runs.append("run")
+        return str((await ctx.elicit("Sure?", str)).data)
+
+    async with Wire(server, MODERN, capabilities=CAPABILITIES) as wire, asyncio.timeout(10):
+        first = await ask(wire)
+        assert is_input_required(first)
+        for repeated in ({}, retry(first, {"Sure?": "yes"})):
+            assert "was begun and did not end" in str(await ask(wire, **repeated))
+    assert runs == ["run"]
 
 
 class FullState(RemoteState):

@@ -167,7 +167,9 @@ class KeyedCall:
         process, answered = self._engine.process, self._answered
         while True:
             version, found = await self._read()
-            if answered.call and (found is None or found.call != answered.call):
+            # A first round without a call may be the one that asked: its questions are not stored, yet or for good.
+            calls = ("", answered.call) if found is not None and found.outcome in (RUNS, UNKNOWN) else (answered.call,)
+            if answered.call and (found is None or found.call not in calls):
                 raise invalid_params(OTHER_CALL)
             if found is None:
                 # Another version has written the record; or the process that knew the first call of a repeat has ended.
