@@ -252,10 +252,42 @@ async def test_an_end_that_hangs_does_not_hold_a_call_that_timed_out(returns: bo
         text = (await client.call_tool("tool", raise_on_error=False)).text
         assert ("no rollback" if fails else "did not finish within 0.05 s") in text
         assert not events or events == ["pool closed"]
+        assert server.engine.threads.stuck == 1  # it is told, and does not take a thread from other calls
         may_end.set()
         async with asyncio.timeout(10):
             while "session closed" not in events:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+
+
+async def test_no_end_runs_on_the_loop_because_threads_are_stuck() -> None:
+    """It may hang as they do, and would stop the whole server."""
+    server, may_open, opened, ends = Server("outage", max_threads=2), threading.Event(), list[str](), list[str]()
+    may_return = asyncio.Event()
+
+    def session() -> Iterator[None]:
+        opened.append("session")
+        if len(opened) > 1:
+            may_open.wait()
+        yield
+        ends.append(threading.current_thread().name)
+
+    @server.tool
+    async def tool(session: Annotated[None, Depends(session)]) -> None:
+        await may_return.wait()
+
+    async with Client(server) as client:
+        first = asyncio.create_task(client.call_tool("tool"))
+        await until(lambda: len(opened) == 1)
+        second = asyncio.create_task(client.call_tool("tool"))
+        await until(lambda: len(opened) == 2)
+        second.cancel()
+        await until(lambda: server.engine.threads.stuck == 1)
+        may_return.set()
+        await first
+        assert len(ends) == 1
+        assert ends[0] != threading.current_thread().name
+        may_open.set()
+        await until(lambda: server.engine.threads.stuck == 0)
 
 
 # ── failures ──

@@ -149,10 +149,13 @@ class Scope(msgspec.Struct, eq=False):
         if node.is_async or self.workers is None:
             return await _leave(node, generator, raised)
 
+        begun: list[bool] = []
+
         def leave() -> Raised:
+            begun.append(True)
             return _run_to_end(_leave(node, generator, raised))
 
-        leaving = asyncio.ensure_future(self.workers.run(leave, label=self.label))
+        leaving = asyncio.ensure_future(self.workers.run(leave, label=self.label, must_run=True))
         cancelled: asyncio.CancelledError | None = None
         try:  # those that this one needs are left after it, unless it hangs
             await asyncio.wait([leaving], timeout=LEAVE_TIMEOUT if is_cancelled() else None)
@@ -163,6 +166,8 @@ class Scope(msgspec.Struct, eq=False):
             raised = leave()  # no thread can be had: better block the loop than never run it
         elif leaving.done():
             raised = leaving.result()
+        elif begun:
+            leaving.cancel()  # it is stuck, and holds no slot any more
         if cancelled is not None:
             raise cancelled
         return raised

@@ -74,6 +74,7 @@ class Job(Struct, Generic[T], eq=False):
     context: contextvars.Context
     future: asyncio.Future[T]
     results: ResultQueue
+    must_run: bool = False  # however many are stuck
     thread: str = ""  # its name; empty while the job is queued
     host: "WaitingThread | None" = None  # runs it instead of the pool
     waits_for: "concurrent.futures.Future[Any] | None" = None  # work on the loop
@@ -145,12 +146,12 @@ class ThreadPool:
         """The number of threads that still run an abandoned job."""
         return len(self._stuck)
 
-    async def run(self, function: Callable[[], T], *, label: str) -> T:
+    async def run(self, function: Callable[[], T], *, label: str, must_run: bool = False) -> T:
         """Run `function` in a thread, with this task's context variables; `label` names it in the log."""
         loop = asyncio.get_running_loop()
         if (results := self._results) is None or results.loop is not loop:
             results = self._results = ResultQueue(loop)
-        job: Job[T] = Job(self, function, label, contextvars.copy_context(), loop.create_future(), results)
+        job: Job[T] = Job(self, function, label, contextvars.copy_context(), loop.create_future(), results, must_run)
         waiting = waiting_thread.get()
         try:
             if waiting is None or not waiting.accept(job):
@@ -212,7 +213,7 @@ class ThreadPool:
         """The job that waits longest, of those whose label holds less than its share; None if no slot is free."""
         if self._running < self._max_threads:
             for job in self._queue:
-                if self._held.get(job.label, 0) < self._share:
+                if job.must_run or self._held.get(job.label, 0) < self._share:
                     return job
         return None
 
@@ -256,12 +257,15 @@ class ThreadPool:
             self._held[job.label] = held
         job.holds_slot, job.holds_share = slot, share
 
-    def _refusal(self, label: str) -> Busy | None:
-        """The error to raise if too many jobs are stuck, of all or of this label; else None."""
+    def _refusal(self, job: Job[Any]) -> Busy | None:
+        """The error to raise if too many jobs are stuck, of all or of this one's label; else None."""
+        if job.must_run:
+            return None
+        label = job.label
         why = "earlier calls were given up but still hold their threads; try again"
         if (stuck := len(self._stuck)) >= self._max_stuck:
             return Busy(f"{label} can't run: {stuck} {why} later")
-        if stuck >= self._share <= sum(job.holds_share for job in self._stuck if job.label == label):
+        if stuck >= self._share <= sum(each.holds_share for each in self._stuck if each.label == label):
             return ToolBusy(f"The {label} is busy: {self._share} of its {why} in {BUSY_RETRY_AFTER} s.")
         return None
 
@@ -271,7 +275,7 @@ class ThreadPool:
         with self._lock:
             if self._closed:
                 raise _shutting_down(job)
-            if self._stuck and (refusal := self._refusal(job.label)) is not None:
+            if self._stuck and (refusal := self._refusal(job)) is not None:
                 raise refusal
             self._queue.append(job)
             self._wake_thread()
@@ -290,7 +294,7 @@ class ThreadPool:
                 return
             self._stuck.add(job)
             self._count(job, slot=False, share=job.holds_share)
-            refused = [(each, refusal) for each in self._queue if (refusal := self._refusal(each.label)) is not None]
+            refused = [(each, refusal) for each in self._queue if (refusal := self._refusal(each)) is not None]
             for each, _ in refused:
                 self._queue.remove(each)
             self._wake_thread()
