@@ -126,6 +126,24 @@ async def test_it_asks_also_when_the_function_runs_again(revision: str) -> None:
         assert (await client.call_tool("asks")).text == "me"
 
 
+@pytest.mark.parametrize("revision", REVISIONS[2:])
+async def test_it_asks_in_a_loop_that_a_thread_runs(revision: str) -> None:
+    """Old code below a `def` does so: the answer comes to the loop of the server."""
+    server, answer = Server("loops"), ElicitResult("accept", {"value": "me"})
+
+    async def ask() -> tuple[Any, Any]:
+        ctx = get_context()
+        return (await ctx.elicit("Who?", str)).data, ctx.wait(ctx.elicit("Really?", str)).data
+
+    @server.tool
+    def asks() -> str:
+        return str(asyncio.run(ask()))
+
+    async with Client(server, protocol_version=revision, elicitation_handler=lambda _: answer) as client:
+        async with asyncio.timeout(10):
+            assert (await client.call_tool("asks")).text == "('me', 'me')"
+
+
 async def test_there_is_none_outside_of_a_call() -> None:
     with pytest.raises(LookupError, match="get_context: no call runs here"):
         get_context()

@@ -353,8 +353,14 @@ class Context:
         return self._request("list_roots", registry.roots.Roots(), timeout)
 
     def _request(self, name: str, input_request: "InputRequest[T]", timeout: float | None) -> Coro[T]:
-        request_input = lazy.server_requests.request_input
-        return self._named(name, request_input(self._engine, self._context, input_request, timeout))
+        answer = lazy.server_requests.request_input(self._engine, self._context, input_request, timeout)
+        if asyncio._get_running_loop() not in (None, self._loop):
+            answer = self._from_another_loop(answer)
+        return self._named(name, answer)
+
+    async def _from_another_loop(self, answer: Coro[T]) -> T:
+        """For `asyncio.run` in a `def` function: an answer does not wake its loop, so it is blocked until then."""
+        return await answer if self._is_on_loop() else self.wait(answer)
 
     @overload
     def step(self, name: str, function: Callable[[], Awaitable[J]]) -> Coro[J]: ...
