@@ -143,6 +143,19 @@ async def test_failures_of_the_function_are_stored_and_refusals_before_it_are_no
         assert (await call(wire, key="e", amount=7))["result"]["content"][0]["text"] == '{"amount":7,"run":5}'
 
 
+async def test_a_failure_whose_text_is_no_unicode_is_stored_as_it_was_sent() -> None:
+    """It may name a file; if it were not stored, a repeat at another worker would wait for it all day."""
+    server = Server("names")
+
+    @server.tool(idempotency=True)
+    def fetch() -> str:
+        raise ProtocolError("no file a\udc80")
+
+    async with Wire(server, MODERN) as wire:
+        assert "no file" in (first := await call(wire, "fetch"))["error"]["message"]
+        assert (await call(wire, "fetch"))["error"] == first["error"]
+
+
 async def test_a_call_that_gets_no_thread_frees_its_key_and_a_function_that_fails_so_does_not() -> None:
     payments, gate, started = Payments(max_threads=2), threading.Event(), threading.Event()
     server, threads, runs = payments.server, payments.server.engine.threads, list[str]()

@@ -21,7 +21,7 @@ from dovetail.engine.call_tool import call_tool, error_result, has_begun
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.workers import WorkerLease
 from dovetail.errors import URL_ELICITATION_REQUIRED, ProtocolError
-from dovetail.protocol.jsonrpc import encode, invalid_params
+from dovetail.protocol.jsonrpc import encode, invalid_params, sendable
 from dovetail.protocol.methods import CallToolParams
 from dovetail.protocol.request_state import Round, arguments_digest, decode_round
 from dovetail.protocol.results import InputRequiredResult, Result, ToolResult
@@ -226,7 +226,7 @@ class KeyedCall:
             data = None
             with suppress(OutputError):  # data that can't be sent either
                 data = to_jsonable(end.data)
-            return replace(self._claim, outcome=(end.code, end.message, data, end.http_status))
+            return replace(self._claim, outcome=(end.code, sendable(end.message), data, end.http_status))
         assert isinstance(end, ToolResult)
         stored = store_result(end)
         return (
