@@ -139,54 +139,43 @@ class UsedProofs:
         return True
 
 
-class DpopNonces:
-    """Issues nonces without storing any: each is derived from a secret and a window of time."""
+class DpopNonces(msgspec.Struct, frozen=True, eq=False):
+    """Issues nonces without storing any: each is derived from a secret and a window of time.
 
-    def __init__(
-        self, secrets: Callable[[], Sequence[bytes]], *, seconds: float = 150.0, clock: Clock = time.time
-    ) -> None:
-        """Workers with the same secrets accept the same nonces. Each nonce is valid for one to two times `seconds`."""
-        self._secrets = secrets  # called every time: the secrets of a fleet may change
-        self._seconds = seconds
-        self._clock = clock
+    Workers with the same secrets accept the same nonces. Each nonce is valid for one to two times `seconds`.
+    """
+
+    secrets: Callable[[], Sequence[bytes]]  # called every time: the secrets of a fleet may change
+    seconds: float = 150.0
+    clock: Clock = time.time
 
     def issue(self) -> str:
-        return _nonce(self._secrets()[0], int(self._clock() // self._seconds))
+        return _nonce(self.secrets()[0], int(self.clock() // self.seconds))
 
     def accepts(self, nonce: str) -> bool:
-        given, window = nonce.encode("utf-8", "replace"), int(self._clock() // self._seconds)
-        valid = [_nonce(secret, each) for secret in self._secrets() for each in (window, window - 1)]
+        given, window = nonce.encode("utf-8", "replace"), int(self.clock() // self.seconds)
+        valid = [_nonce(secret, each) for secret in self.secrets() for each in (window, window - 1)]
         return any(hmac.compare_digest(given, each.encode()) for each in valid)
 
 
-class DpopCheck:
+class DpopCheck(msgspec.Struct, eq=False):
     """Checks whether a request may use its token: raises Unauthorized, or RateLimited.
 
     check = DpopCheck(lambda key, seconds: state.claim(key, b"", seconds))
     """
 
-    def __init__(
-        self,
-        claim: Claim,
-        *,
-        required: bool = False,
-        nonces: DpopNonces | None = None,
-        max_per_caller: int = 50_000,  # proofs of one caller in a window, by way of one worker
-        clock: Clock = time.time,
-    ) -> None:
-        """`required`: every request needs a proof. `nonces`: every proof has to hold one of these."""
-        self._claim = claim
-        self._required = required
-        self._nonces = nonces
-        self._clock = clock
-        self._most_of_one = max_per_caller
-        self._window = 0
-        self._used: Counter[str] = Counter()  # proofs in this window, by caller
+    claim: Claim
+    required: bool = False  # every request needs a proof
+    nonces: DpopNonces | None = None  # every proof has to hold one of these
+    max_per_caller: int = 50_000  # proofs of one caller in a window, by way of one worker
+    clock: Clock = time.time
+    _window: int = 0
+    _used: Counter[str] = msgspec.field(default_factory=Counter)  # proofs in this window, by caller
 
     @property
     def nonce(self) -> str | None:
         """The `DPoP-Nonce` header of a response with the error `use_dpop_nonce`, and of any other."""
-        return None if self._nonces is None else self._nonces.issue()
+        return None if self.nonces is None else self.nonces.issue()
 
     @staticmethod
     def proof_header(headers: Iterable[tuple[bytes, bytes]]) -> str:
@@ -200,7 +189,7 @@ class DpopCheck:
         """Check a token sent as `Bearer`, which must not be bound to a key: a thief could send it like that."""
         if needs_proof(claims):
             raise _refusal("This token is bound to a key; send it as DPoP, with a proof", "invalid_token")
-        if self._required:
+        if self.required:
             raise _refusal("This server takes only tokens that are bound to a key by DPoP", "invalid_token")
 
     async def check(
@@ -216,19 +205,19 @@ class DpopCheck:
             raise _refusal("The token is not bound to the key of the DPoP proof", "invalid_token")
         verified = signed.verified()
         self._check_claims(verified, method=method, url=url, token=token)
-        if self._nonces is not None and not self._nonces.accepts(verified.nonce or ""):
+        if self.nonces is not None and not self.nonces.accepts(verified.nonce or ""):
             raise _refusal("The DPoP proof has to hold the nonce that this answer carries", "use_dpop_nonce")
         self._check_count(caller)
         id = hashlib.sha256(f"{thumbprint} {verified.jti}".encode("utf-8", "replace")).hexdigest()
-        if not await self._claim(f"dpop/{id}", verified.iat + LEEWAY + CLOCK_MARGIN - self._clock()):
+        if not await self.claim(f"dpop/{id}", verified.iat + LEEWAY + CLOCK_MARGIN - self.clock()):
             raise _refusal("This DPoP proof was used before")
         self._used[caller] += 1
 
     def _check_count(self, caller: str, seconds: float = LEEWAY + CLOCK_MARGIN) -> None:
-        now = self._clock()
+        now = self.clock()
         if (window := int(now // seconds)) != self._window:
             self._window, self._used = window, Counter()
-        if self._used[caller] >= self._most_of_one:
+        if self._used[caller] >= self.max_per_caller:
             text = "Too many DPoP proofs of this caller were used in the last minutes; try again later"
             raise RateLimited(text, retry_after=max(1, math.ceil((window + 1) * seconds - now)))
 
@@ -238,7 +227,7 @@ class DpopCheck:
             raise _refusal("The DPoP proof is for another method")
         if not same_target(proof.htu, url):
             raise _refusal("The DPoP proof is for another URL")
-        if not abs(proof.iat - self._clock()) <= LEEWAY:
+        if not abs(proof.iat - self.clock()) <= LEEWAY:
             raise _refusal("The DPoP proof is too old, or of the future")
         if not hmac.compare_digest((proof.ath or "").encode(), digest.encode()):
             raise _refusal("The DPoP proof is for another token")

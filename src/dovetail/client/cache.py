@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -188,28 +187,25 @@ class ToolCache:
                 return self._tools.get(name)
         return None
 
-    async def load(self, name: str, timeout: "Timeout") -> None:
-        """Load a tool, with its headers, before it is called; a server that refuses to list tools may still have it."""
-        with suppress(ServerError):
-            await self.find(name, timeout=timeout)
-            return
-        self._missing.add(name)
+    async def load(self, name: str, timeout: "Timeout") -> ToolDefinition | None:
+        """Find a tool, with its headers, before it is called; a server that refuses to list tools may still have it."""
+        try:
+            return await self.find(name, timeout=timeout)
+        except ServerError:
+            self._missing.add(name)
+            return None
 
     async def may_repeat(self, name: str, timeout: "Timeout") -> bool:
         """Whether calls of the tool may be repeated. Only a server that declares to have such tools has to list any."""
         if self._session.keyed_calls is None or not self._session.revision.object_meta:  # else tools can't say so
             return False
-        await self.load(name, timeout)
-        tool = self._tools.get(name)
+        tool = await self.load(name, timeout)
         return tool is not None and IDEMPOTENCY_KEY in (tool.meta or {})
 
     async def is_wrapped(self, name: str, timeout: "Timeout") -> bool:
         """Whether the tool wraps a value as {"result": value}. If listing it fails, False: the call itself has run."""
         try:
-            tool = await self.find(name, timeout=timeout)
-        except ServerError:
-            self._missing.add(name)
-            return False
+            tool = await self.load(name, timeout)
         except (DovetailError, TimeoutError) as failure:
             log.info("the result of %s is returned as the server sent it: %s", name, failure)
             return False

@@ -11,19 +11,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
+from dovetail import errors
 from dovetail.client.dispatcher import Dispatcher
 from dovetail.client.results import read_result
-from dovetail.errors import (
-    HEADER_MISMATCH,
-    METHOD_NOT_FOUND,
-    MISSING_CAPABILITY,
-    UNSUPPORTED_VERSION,
-    BadResponse,
-    ConnectionLost,
-    ServerError,
-    SetupError,
-    TooManyRequests,
-)
 from dovetail.protocol import revisions
 from dovetail.protocol.inbound import CAPABILITIES_KEY, CLIENT_KEY
 from dovetail.protocol.methods import LogLevel, RequestMeta
@@ -71,7 +61,8 @@ def pinned_revision(name: str | None) -> Revision | None:
     if name is None:
         return None
     if name not in revisions.BY_NAME:
-        raise SetupError(f"Client: protocol_version={name!r} is unknown; use one of {', '.join(revisions.SUPPORTED)}")
+        known = ", ".join(revisions.SUPPORTED)
+        raise errors.SetupError(f"Client: protocol_version={name!r} is unknown; use one of {known}")
     return revisions.BY_NAME[name]
 
 
@@ -91,7 +82,7 @@ class Negotiation(NamedTuple):
             return await self.start_session(pinned or revisions.LATEST_HANDSHAKE)
         try:
             found = await self._discover(pinned, self.timeout)
-        except ServerError as refusal:
+        except errors.ServerError as refusal:
             if pinned.name not in _supported(refusal):
                 raise
             found = await self._discover(pinned, self.timeout)  # refused, but named as supported
@@ -101,7 +92,7 @@ class Negotiation(NamedTuple):
         """Start a session with a server that is known to require a handshake."""
         found = await self._initialize(proposed)
         if self.pinned is not None and found.revision is not self.pinned:
-            raise BadResponse(f"The server does not speak {self.pinned.name}; it offers {found.revision.name}")
+            raise errors.BadResponse(f"The server does not speak {self.pinned.name}; it offers {found.revision.name}")
         return self._complete(found)
 
     def _complete(self, found: NegotiatedProtocol) -> NegotiatedProtocol:
@@ -117,9 +108,9 @@ class Negotiation(NamedTuple):
         if found is None or found.handshake:
             try:
                 return await self._initialize(found or revisions.LATEST_HANDSHAKE)
-            except ServerError as refusal:
-                was_slow = found is None and refusal.code == METHOD_NOT_FOUND
-                if not was_slow and refusal.code != UNSUPPORTED_VERSION:
+            except errors.ServerError as refusal:
+                was_slow = found is None and refusal.code == errors.METHOD_NOT_FOUND
+                if not was_slow and refusal.code != errors.UNSUPPORTED_VERSION:
                     raise
                 found = revisions.LATEST
         return await self._discover(found, self.timeout)
@@ -130,18 +121,18 @@ class Negotiation(NamedTuple):
         try:
             timeout = probe_timeout if self.timeout is None else min(self.timeout, probe_timeout)
             return await self._discover(revisions.LATEST, timeout)
-        except TooManyRequests:
+        except errors.TooManyRequests:
             raise
-        except ServerError as refusal:
-            if refusal.code == UNSUPPORTED_VERSION:
+        except errors.ServerError as refusal:
+            if refusal.code == errors.UNSUPPORTED_VERSION:
                 return _newest_common(_supported(refusal))
-            if refusal.code in (HEADER_MISMATCH, MISSING_CAPABILITY):
+            if refusal.code in (errors.HEADER_MISMATCH, errors.MISSING_CAPABILITY):
                 raise
-        except BadResponse:
+        except errors.BadResponse:
             pass
         except TimeoutError:
             return None
-        except ConnectionLost:  # of the request; the server may still be there
+        except errors.ConnectionLost:  # of the request; the server may still be there
             if self.dispatcher.is_closed:
                 raise
             return None
@@ -154,7 +145,7 @@ class Negotiation(NamedTuple):
         found = read_result("server/discover", raw, _DiscoverResult)
         if revision.name not in found.supported_versions:
             words = f"The server does not speak {revision.name}; it offers {_listed(found.supported_versions)}"
-            raise ServerError(UNSUPPORTED_VERSION, words, {"supported": found.supported_versions})
+            raise errors.ServerError(errors.UNSUPPORTED_VERSION, words, {"supported": found.supported_versions})
         try:
             info = msgspec.convert(found.meta.get(SERVER_INFO_KEY), Implementation)
         except msgspec.ValidationError:
@@ -168,7 +159,7 @@ class Negotiation(NamedTuple):
         found = read_result("initialize", raw, _InitializeResult)
         agreed = revisions.HANDSHAKE.get(found.protocol_version)
         if agreed is None:
-            raise BadResponse(f"No common protocol revision: the server speaks {found.protocol_version[:100]}")
+            raise errors.BadResponse(f"No common protocol revision: the server speaks {found.protocol_version[:100]}")
         return NegotiatedProtocol(agreed, found.server_info, found.capabilities, found.instructions)
 
 
@@ -176,11 +167,11 @@ def _newest_common(names: Sequence[Any]) -> Revision:
     for revision in reversed(revisions.ALL):
         if revision.name in names:
             return revision
-    raise BadResponse(f"No common protocol revision: the server speaks {_listed(names)}")
+    raise errors.BadResponse(f"No common protocol revision: the server speaks {_listed(names)}")
 
 
-def _supported(refusal: ServerError) -> list[Any]:
-    known = refusal.code == UNSUPPORTED_VERSION and isinstance(refusal.data, dict)
+def _supported(refusal: errors.ServerError) -> list[Any]:
+    known = refusal.code == errors.UNSUPPORTED_VERSION and isinstance(refusal.data, dict)
     supported = refusal.data.get("supported") if known else None
     return supported if isinstance(supported, list) else []
 

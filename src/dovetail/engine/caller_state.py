@@ -209,16 +209,13 @@ class Records:
 # ── ctx.state ──
 
 
-class CallerState:
+class CallerState(msgspec.Struct, eq=False):
     """Values of the caller that outlive a call; in a `def` function `ctx.wait(ctx.state.get(…))`.
 
     Reads see what is stored now. Writes are steps: once in a call, however often its function runs.
     """
 
-    __slots__ = ("_records",)
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
+    _records: Records
 
     @overload
     async def get(self, key: str, type: type[T]) -> T | None: ...

@@ -155,7 +155,7 @@ class KeyedCall:
             while (found := await self._claim_or_find()) is not None and found.outcome == RUNS:
                 has_ended = found.worker == self._lease.id and found.run not in self._engine.keyed_runs
                 if has_ended or await self._lease.is_lost(found.worker):  # and stored no outcome
-                    return self._without_result(UNKNOWN)
+                    return replace(self._claim, outcome=UNKNOWN)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_INTERVAL):
                         if not await listener.wait():
@@ -174,11 +174,11 @@ class KeyedCall:
             if found is None:
                 # Another version has written the record; or the process that knew the first call of a repeat has ended.
                 if version or self._context.request.meta.get(PROCESS_KEY, process) != process:
-                    return self._without_result(UNKNOWN)
+                    return replace(self._claim, outcome=UNKNOWN)
             elif found.arguments != self._claim.arguments:
                 raise invalid_params(OTHER_ARGUMENTS)
             elif not isinstance(found.outcome, InputRequiredResult) or answered.number != found.round:
-                return self._without_result(UNKNOWN) if 0 < found.expires <= time.time() else found
+                return replace(self._claim, outcome=UNKNOWN) if 0 < found.expires <= time.time() else found
             self._previous = found
             if await self._put_claim(version):
                 return None
@@ -202,7 +202,7 @@ class KeyedCall:
 
     async def _run(self) -> Result:
         context = self._context
-        ended: Record | None = self._without_result(UNKNOWN)  # unless it comes to an end
+        ended: Record | None = replace(self._claim, outcome=UNKNOWN)  # unless it comes to an end
         context.outlives_connection = True
         try:
             result = await call_tool(self._engine, context, self._tool)
@@ -229,12 +229,7 @@ class KeyedCall:
             return replace(self._claim, outcome=(end.code, sendable(end.message), data, end.http_status))
         assert isinstance(end, ToolResult)
         stored = store_result(end)
-        return (
-            replace(self._claim, outcome=stored) if len(stored) <= MAX_STORED_BYTES else self._without_result(TOO_LONG)
-        )
-
-    def _without_result(self, outcome: int) -> Record:
-        return replace(self._claim, outcome=outcome)
+        return replace(self._claim, outcome=stored if len(stored) <= MAX_STORED_BYTES else TOO_LONG)
 
     # ── the store ──
 
@@ -273,7 +268,7 @@ class KeyedCall:
             except StoreFull:  # which takes no record that is longer than the claim
                 if ended is not None and not isinstance(ended.outcome, int):
                     asked = isinstance(ended.outcome, InputRequiredResult)
-                    ended = self._without_result(UNKNOWN if asked else TOO_LONG)
+                    ended = replace(self._claim, outcome=UNKNOWN if asked else TOO_LONG)
             except (StoreUnavailable, Conflict):  # Conflict: it has expired meanwhile
                 pass
             if self._engine.lease is not self._lease:  # the server has stopped: this worker counts as lost

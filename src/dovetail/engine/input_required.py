@@ -293,18 +293,15 @@ class ReplayedRequests:
 # ── steps ──
 
 
-class Steps:
+class Steps(msgspec.Struct, eq=False):
     """The steps of one run."""
 
-    def __init__(
-        self, engine: "Engine", results: dict[str, Raw], previous: Round | None = None, claim_timeout: float = 30.0
-    ) -> None:
-        self._engine = engine
-        self._previous = previous
-        self._claim_timeout = claim_timeout  # to wait for a step of another request with the same state
-        self.results = results
-        self.occurrences: Counter[str] = Counter()  # by name, in this run
-        self._running: set[asyncio.Task[Raw]] = set()
+    _engine: "Engine"
+    results: dict[str, Raw]
+    _previous: Round | None = None
+    claim_timeout: float = 30.0  # to wait for a step of another request with the same state
+    occurrences: Counter[str] = msgspec.field(default_factory=Counter)  # by name, in this run
+    _running: set[asyncio.Task[Raw]] = set()
 
     async def run(self, name: object, function: Callable[[], Any], *, in_thread: bool) -> Any:
         """Run the step to its end, even if its call is cancelled: half a side effect helps no user."""
@@ -380,7 +377,7 @@ class Steps:
         state = self._engine.state
         try:
             with closing(state.listen([claim])) as listener:
-                async with asyncio.timeout(self._claim_timeout):
+                async with asyncio.timeout(self.claim_timeout):
                     while (entry := await state.get(claim)) is not None and entry.value == CLAIMED:
                         if not await listener.wait():  # the state has been closed
                             raise TimeoutError

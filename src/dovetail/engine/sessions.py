@@ -87,9 +87,8 @@ class Sessions:
         self.state = state
         self._timeout = timeout
         self._touch_seconds = timeout / 10  # seconds between two renewals of the TTL in the store
-        self._unseen_use_seconds = (
-            self._touch_seconds if state.shared else 0.0
-        )  # of use by others that the store may not show
+        # of use by others that the store may not show
+        self._unseen_use_seconds = self._touch_seconds if state.shared else 0.0
         self._max_sessions = max_sessions
         self._max_per_caller = max_sessions if max_per_caller is None else max_per_caller
         self._clock = clock

@@ -205,26 +205,21 @@ class SessionChanges(msgspec.Struct, frozen=True):
     more: bool = False  # another page follows
 
 
-class ChangeLog:
+class ChangeLog(msgspec.Struct, eq=False):
     """Writes the changes of this worker to the log, reads it for sessions, and relays other workers' to the hub."""
 
-    def __init__(
-        self, engine: "Engine", state: "StateBackend", lease: "WorkerLease",
-        *, keep: int = 10_000, retry_delay: float = RETRY_DELAY, write_wait: float = 3.0,
-    ) -> None:  # fmt: skip
-        """The log holds `keep` changes. A response waits `write_wait` seconds for the changes of its call."""
-        self._keep = keep
-        self._retry_delay = retry_delay
-        self._write_wait = write_wait
-        self._engine = engine
-        self._state = state
-        self._lease = lease
-        self._subscription: Subscription | None = None
-        self._listeners: list[Listener] = []
-        self._is_failing = False
-        self._written = asyncio.Event()
-        self._count = 0  # changes that were written, or tried
-        self._tasks: list[asyncio.Task[None]] = []
+    _engine: "Engine"
+    _state: "StateBackend"
+    _lease: "WorkerLease"
+    keep: int = 10_000  # changes that the log holds
+    retry_delay: float = RETRY_DELAY
+    write_wait: float = 3.0  # seconds that a response waits for the changes of its call
+    _subscription: Subscription | None = None
+    _listeners: "list[Listener]" = []
+    _is_failing: bool = False
+    _written: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    _count: int = 0  # changes that were written, or tried
+    _tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         self._subscription = self._engine.hub.subscribe(LIST_KINDS, is_log=True)
@@ -255,7 +250,7 @@ class ChangeLog:
             try:
                 # It must not expire: a position in it would be taken for one in the next log.
                 ttl = lazy_state.base.MAX_TTL
-                await self._state.append(LOG, change_codec().encode(logged), keep=self._keep, ttl=ttl)
+                await self._state.append(LOG, change_codec().encode(logged), keep=self.keep, ttl=ttl)
                 self._is_failing = False
             except UnicodeEncodeError as failure:
                 log.warning("a change is not sent to other workers: its URI is not valid UTF-8: %s", failure)
@@ -267,7 +262,7 @@ class ChangeLog:
                 if subscription.closed:
                     return
                 subscription.offer(change)
-                await asyncio.sleep(self._retry_delay)
+                await asyncio.sleep(self.retry_delay)
             self._count += 1
             self._written.set()
 
@@ -283,7 +278,7 @@ class ChangeLog:
         """Wait a while for the changes of a call: once it is answered, its client may rely on them being in the log."""
         number = 0 if self._subscription is None else made.get(self._subscription, 0)
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._write_wait):
+            async with asyncio.timeout(self.write_wait):
                 while self._count < number and not self._is_failing:
                     self._written.clear()
                     await self._written.wait()
@@ -301,7 +296,7 @@ class ChangeLog:
                 position = await self._relay_after(position, outages)
             except Exception as failure:
                 log.debug("changes could not be read: %s", failure)
-                await asyncio.sleep(self._retry_delay)
+                await asyncio.sleep(self.retry_delay)
                 continue
             if not await listener.wait():
                 return

@@ -17,19 +17,11 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from dovetail import errors
 from dovetail.client.dispatcher import MAX_RETRY_AFTER, read_server_error
 from dovetail.client.transports import base
 from dovetail.client.transports.aiohttp import EVENT_STREAM, JSON, HttpClient, HttpResponse
 from dovetail.client.transports.base import Backoff, OutgoingMessage, Receiver, ToolHeaders, Transport
-from dovetail.errors import (
-    BadResponse,
-    ConnectionLost,
-    DovetailError,
-    NotSignedIn,
-    ProtocolError,
-    ServerError,
-    TooManyRequests,
-)
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.headers import MCP_NAME_FIELDS, argument_headers, encode_value
 from dovetail.protocol.inbound import VERSION_KEY
@@ -64,7 +56,7 @@ def mirror_headers(message: OutgoingMessage, parameters: ToolHeaders) -> dict[st
     return headers
 
 
-async def read_refusal(message: OutgoingMessage, response: HttpResponse) -> tuple[DovetailError, bytes | None]:
+async def read_refusal(message: OutgoingMessage, response: HttpResponse) -> tuple[errors.DovetailError, bytes | None]:
     """The failure of a request, and the body of the response if that is a JSON-RPC error, whose message is used then.
 
     401 becomes NotSignedIn, 429 TooManyRequests, other transient statuses ConnectionLost, the rest ServerError with the
@@ -72,17 +64,17 @@ async def read_refusal(message: OutgoingMessage, response: HttpResponse) -> tupl
     """
     text = f"{message.subject}: the server answered {response.status_text}"
     body, error = await _read_error(response)
-    failure = ServerError(response.status, text) if error is None else read_server_error(message.subject, error)
-    reason = failure.message if isinstance(failure, ServerError) else str(failure)
+    failure = errors.ServerError(response.status, text) if error is None else read_server_error(message.subject, error)
+    reason = failure.message if isinstance(failure, errors.ServerError) else str(failure)
     full = text if error is None else f"{text}: {reason}"
     if response.status == 401:
-        return NotSignedIn(text if response.detail else full), body
-    if response.status == 429 and isinstance(failure, ServerError):
+        return errors.NotSignedIn(text if response.detail else full), body
+    if response.status == 429 and isinstance(failure, errors.ServerError):
         seconds = _retry_after(response)
-        if seconds is None and isinstance(failure, TooManyRequests):
+        if seconds is None and isinstance(failure, errors.TooManyRequests):
             seconds = failure.retry_after
-        return TooManyRequests(failure.code, reason, failure.data, retry_after=seconds), body
-    return (ConnectionLost(full) if response.status in TRANSIENT_STATUSES else failure), body
+        return errors.TooManyRequests(failure.code, reason, failure.data, retry_after=seconds), body
+    return (errors.ConnectionLost(full) if response.status in TRANSIENT_STATUSES else failure), body
 
 
 def _retry_after(response: HttpResponse) -> float | None:
@@ -98,7 +90,7 @@ def _retry_after(response: HttpResponse) -> float | None:
 async def _read_error(response: HttpResponse) -> tuple[bytes | None, Raw | None]:
     """The body and the JSON-RPC error in it, if there is one."""
     if "json" in response.content_type:
-        with suppress(BadMessage, BadResponse, ConnectionLost):
+        with suppress(BadMessage, errors.BadResponse, errors.ConnectionLost):
             body = await response.read()
             envelope = jsonrpc.decode(body)
             if isinstance(envelope, Envelope) and isinstance(envelope.error, Raw):
@@ -106,10 +98,10 @@ async def _read_error(response: HttpResponse) -> tuple[bytes | None, Raw | None]
     return None, None
 
 
-def is_transient(failure: DovetailError) -> bool:
+def is_transient(failure: errors.DovetailError) -> bool:
     """Whether the same request may succeed a little later."""
-    is_outage = isinstance(failure, ServerError) and failure.code >= 500
-    return is_outage or isinstance(failure, (ConnectionLost, TooManyRequests))
+    is_outage = isinstance(failure, errors.ServerError) and failure.code >= 500
+    return is_outage or isinstance(failure, (errors.ConnectionLost, errors.TooManyRequests))
 
 
 # ── streams ──
@@ -144,11 +136,11 @@ class EventReader:
                     self.backoff.succeeded()
                 if decoder.retry is not None:
                     self.backoff.retry = decoder.retry / 1000
-        except ConnectionLost as lost:
+        except errors.ConnectionLost as lost:
             self.end_reason = str(lost)
-        except ProtocolError as too_long:
+        except errors.ProtocolError as too_long:
             self.last_id = ""  # or the server would replay the message
-            raise BadResponse(too_long.message) from None
+            raise errors.BadResponse(too_long.message) from None
         finally:
             self.backoff.ended(clock() - opened_at)
 
@@ -172,7 +164,7 @@ class HttpSession:
     ) -> None:
         self.id = response.header("Mcp-Session-Id")
         if self.id is not None and not _SESSION_ID.fullmatch(self.id):
-            raise BadResponse("the server's session id holds characters that are not allowed in it")
+            raise errors.BadResponse("the server's session id holds characters that are not allowed in it")
         self.revision: Revision | None = None
         self.is_closed = False
         self.stream_ready = asyncio.Event()  # the GET stream is open, or not offered, or has failed once
@@ -196,13 +188,13 @@ class HttpSession:
         """Reconnect a broken response stream until `is_done`."""
         while not is_done():
             if not reader.last_id:
-                raise ConnectionLost(f"{reader.end_reason} before the answer came")
+                raise errors.ConnectionLost(f"{reader.end_reason} before the answer came")
             await asyncio.sleep(reader.backoff.next_delay())
             try:
                 await self._connect(reader, is_done)
-            except ServerError as refused:
+            except errors.ServerError as refused:
                 reason = f"{reader.end_reason} before the answer came"
-                raise ConnectionLost(f"{reason}, and can't be taken up again: {refused.message}") from None
+                raise errors.ConnectionLost(f"{reason}, and can't be taken up again: {refused.message}") from None
 
     async def read_get_stream(self, initialized: "asyncio.Task[None]") -> None:
         """Read the GET stream until the session is closed; `initialized` sends `notifications/initialized`."""
@@ -212,9 +204,9 @@ class HttpSession:
             while not self.is_closed:
                 try:
                     await self._connect(reader, lambda: self.is_closed)
-                except (BadResponse, NotSignedIn, ServerError) as bad:
+                except (errors.BadResponse, errors.NotSignedIn, errors.ServerError) as bad:
                     if not reader.connections:
-                        if not isinstance(bad, ServerError) or bad.code not in NO_GET_STREAM:
+                        if not isinstance(bad, errors.ServerError) or bad.code not in NO_GET_STREAM:
                             log.warning("the GET stream failed, server notifications are lost: %s", bad)
                         return
                     log.warning("the GET stream broke: %s", bad)
@@ -229,7 +221,7 @@ class HttpSession:
         headers = {**self.headers, "Accept": EVENT_STREAM}
         if reader.last_id:
             headers["Last-Event-ID"] = reader.last_id
-        with suppress(ConnectionLost):
+        with suppress(errors.ConnectionLost):
             async with self._http.send("GET", headers, may_sign_in=False) as response:
                 if response.ok and response.content_type == EVENT_STREAM:
                     if reader.connections and not reader.last_id:
@@ -240,12 +232,12 @@ class HttpSession:
                     return
                 elif response.status not in TRANSIENT_STATUSES and response.status < 500:
                     answered = f"the server answered {response.status_text} with {response.content_type}"
-                    raise ServerError(response.status, answered)
+                    raise errors.ServerError(response.status, answered)
 
     async def delete(self) -> None:
         """Ask the server to delete the session; it may refuse."""
         if self.id is not None and not self.is_closed:
-            with suppress(DovetailError):
+            with suppress(errors.DovetailError):
                 async with self._http.send("DELETE", self.headers, may_sign_in=False):
                     pass
 
@@ -350,16 +342,16 @@ class PostTransport(Transport):
                 async with self._response_slots if message.is_response else nullcontext():
                     await self._post(message)
         except TimeoutError:
-            late = ConnectionLost(f"{message.subject}: not delivered within {seconds:g} s")
+            late = errors.ConnectionLost(f"{message.subject}: not delivered within {seconds:g} s")
             self._receiver.request_failed(None, late)
-        except DovetailError as failure:
+        except errors.DovetailError as failure:
             self._failed(message, failure)
         except Exception:  # or the caller would wait for ever
             log.exception("%s could not be sent", message.subject)
-            self._failed(message, ConnectionLost("it could not be sent; the log says why"))
+            self._failed(message, errors.ConnectionLost("it could not be sent; the log says why"))
 
-    def _failed(self, message: OutgoingMessage, failure: DovetailError) -> None:
-        if isinstance(failure, (ConnectionLost, BadResponse)):
+    def _failed(self, message: OutgoingMessage, failure: errors.DovetailError) -> None:
+        if isinstance(failure, (errors.ConnectionLost, errors.BadResponse)):
             failure = type(failure)(f"{message.subject}: {failure}")
         self._receiver.request_failed(message.id, failure)
 
@@ -437,7 +429,7 @@ class HttpTransport(PostTransport):
             self._receiver.receive(await response.read(), id)
         if self._receiver.is_pending(id):
             answered = f"the server answered {response.status_text} with {response.content_type}"
-            raise BadResponse(f"{answered}, which is no answer to the request")
+            raise errors.BadResponse(f"{answered}, which is no answer to the request")
 
     async def _read_stream(self, id: RequestId, response: HttpResponse) -> None:
         """Read a response stream, resumed over other connections if it breaks."""
@@ -451,7 +443,7 @@ class HttpTransport(PostTransport):
         if answered():
             await response.prefetch()
         elif session is None:
-            raise ConnectionLost(f"{reader.end_reason} before the answer came")
+            raise errors.ConnectionLost(f"{reader.end_reason} before the answer came")
         else:
             await session.resume(reader, answered)
 

@@ -48,6 +48,11 @@ export class CallPanel {
     );
   }
 
+  /** What a user fills in, and the output beside it. */
+  beside(input, attributes = {}) {
+    return el("article", { class: "columns", ...attributes }, el("div", { class: "input" }, input), this.output);
+  }
+
   /** The outcome is {result} or {failure}; undefined if another call is still running. */
   async run({ method, params, inputSchema, quiet = false }) {
     if (this.running) return undefined;

@@ -4,7 +4,7 @@
 import { Catalog } from "./catalog.js";
 import { pause } from "./connection.js";
 import { announce, el, fill, notice } from "./dom.js";
-import { shortened } from "./format.js";
+import { shortened, textOf } from "./format.js";
 
 const KEPT = 50;
 const SETTLE_MS = 200; // changes that come at once are one
@@ -133,7 +133,8 @@ function isInUse({ panel, watchedUri }) {
 }
 
 /** The head of a detail: name, title, description, marks. */
-export function detailHead({ name, title, description, chips = [] }) {
+export function detailHead(definition, chips = []) {
+  const [name, title, description] = [definition.name, definition.title, definition.description].map(textOf);
   return el(
     "header",
     { class: "detail-head" },

@@ -38,28 +38,12 @@ class PromptDetail {
     const wanted = Array.isArray(prompt.arguments) ? prompt.arguments.filter(isObject).slice(0, 100) : [];
     this.fields = new Map(wanted.map((argument) => [textOf(argument.name), this.field(argument)]));
     this.required = wanted.filter((argument) => argument.required === true).map((argument) => textOf(argument.name));
-    const head = detailHead({
-      name: textOf(prompt.name),
-      title: textOf(prompt.title),
-      description: textOf(prompt.description),
-    });
     const fields = [...this.fields.values()].map((field) => field.element);
     const actions = el("div", { class: "actions" }, this.panel.start, this.panel.stop);
     const copies = copyButtons(client, () => this.entry());
     const onkeydown = (event) => isGo(event) && this.submit();
-    this.element = el(
-      "article",
-      { class: "columns", onkeydown },
-      el(
-        "div",
-        { class: "input" },
-        head,
-        fields.length ? fields : el("p", { class: "muted" }, "No arguments."),
-        actions,
-        copies,
-      ),
-      this.panel.output,
-    );
+    const form = fields.length ? fields : el("p", { class: "muted" }, "No arguments.");
+    this.element = this.panel.beside([detailHead(prompt), form, actions, copies], { onkeydown });
   }
 
   field({ name, title, description, required }) {

@@ -163,23 +163,12 @@ class ResourceDetail extends Reading {
     const chips = [resource.mimeType, Number.isFinite(resource.size) ? bytes(resource.size) : ""]
       .filter(Boolean)
       .map((text) => ({ text: textOf(text) }));
-    const head = detailHead({
-      name: textOf(resource.name),
-      title: textOf(resource.title),
-      description: textOf(resource.description),
-      chips,
-    });
     const uri = el(
       "p",
       { class: "uri" },
       isWebUrl(resource.uri) ? outsideLink(resource.uri) : el("code", {}, textOf(resource.uri)),
     );
-    this.element = el(
-      "article",
-      { class: "columns" },
-      el("div", { class: "input" }, head, uri, this.actions(), this.copies()),
-      this.panel.output,
-    );
+    this.element = this.panel.beside([detailHead(resource, chips), uri, this.actions(), this.copies()]);
   }
 
   uri() {
@@ -192,31 +181,14 @@ class TemplateDetail extends Reading {
     super(client);
     this.template = textOf(template.uriTemplate);
     const chips = template.mimeType ? [{ text: textOf(template.mimeType) }] : [];
-    const head = detailHead({
-      name: textOf(template.name),
-      title: textOf(template.title),
-      description: textOf(template.description),
-      chips,
-    });
     this.shown = el("code", { role: "status", "aria-label": "URI" });
     this.fields = new Map(variablesOf(this.template).map((name) => [name, this.field(name)]));
     const fields = [...this.fields.values()].map((field) => field.element);
     const onkeydown = (event) => isGo(event) && this.submit();
-    this.element = el(
-      "article",
-      { class: "columns", onkeydown },
-      el(
-        "div",
-        { class: "input" },
-        head,
-        el("p", { class: "uri" }, el("code", { class: "muted" }, this.template)),
-        fields,
-        el("p", { class: "uri" }, this.shown),
-        this.actions(),
-        this.copies(),
-      ),
-      this.panel.output,
-    );
+    const pattern = el("p", { class: "uri" }, el("code", { class: "muted" }, this.template));
+    const expanded = el("p", { class: "uri" }, this.shown);
+    const input = [detailHead(template, chips), pattern, fields, expanded, this.actions(), this.copies()];
+    this.element = this.panel.beside(input, { onkeydown });
     this.drawUri();
   }
 

@@ -63,12 +63,8 @@ class ToolDetail {
       submit: () => this.submit(),
       idle: "Fill in the form and press Call.",
     });
-    const head = detailHead({
-      name: textOf(tool.name),
-      title: titleOf(tool),
-      description: shortened(textOf(tool.description), 4000),
-      chips: hintsOf(tool),
-    });
+    const description = shortened(textOf(tool.description), 4000);
+    const head = detailHead({ name: tool.name, title: titleOf(tool), description }, hintsOf(tool));
     const copies = copyButtons(client, () => this.entry(this.form.read()));
     const actions = el(
       "div",
@@ -78,12 +74,8 @@ class ToolDetail {
       el("span", { class: "push" }),
       this.form.toggle,
     );
-    this.element = el(
-      "article",
-      { class: "columns", onkeydown: (event) => this.pressed(event) },
-      el("div", { class: "input" }, head, this.form.element, actions, copies, schemas(tool)),
-      this.panel.output,
-    );
+    const onkeydown = (event) => this.pressed(event);
+    this.element = this.panel.beside([head, this.form.element, actions, copies, schemas(tool)], { onkeydown });
   }
 
   pressed(event) {

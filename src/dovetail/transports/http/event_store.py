@@ -12,6 +12,8 @@ from contextlib import suppress
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from dovetail.engine.workers import WorkerLease
 from dovetail.errors import INTERNAL_ERROR, ProtocolError
 from dovetail.protocol import jsonrpc
@@ -52,23 +54,18 @@ NEXT = {
 }
 
 
-class EventStore:
+class EventStore(msgspec.Struct, eq=False):
     """The event streams of all sessions; `running` are those that this worker writes."""
 
-    def __init__(
-        self, state: StateBackend, *, ttl: float, lease: WorkerLease, retry_seconds: float = 10.0,
-        max_streams: int = MAX_STREAMS,
-    ) -> None:  # fmt: skip
-        """`ttl` is that of a stream that has ended. An event waits `retry_seconds` for a store that is unavailable."""
-        self.state = state
-        self.ttl = ttl
-        self.lease = lease
-        self.running: dict[str, EventStream] = {}  # by the names of their logs, until their end is in the store
-        self._retry_seconds = retry_seconds
-        self._max_streams = max_streams
-        self._is_unavailable = False  # the last event could not be stored: the next ones don't wait for the store
-        self._kept: deque[str] = deque()  # names, oldest first; some may have expired
-        self._ending: set[asyncio.Task[int | None]] = set()  # they write ends that the store did not take at once
+    state: StateBackend
+    ttl: float  # of a stream that has ended
+    lease: WorkerLease
+    retry_seconds: float = 10.0  # that an event waits for a store that is unavailable
+    max_streams: int = MAX_STREAMS
+    running: "dict[str, EventStream]" = {}  # by the names of their logs, until their end is in the store
+    _is_unavailable: bool = False  # the last event could not be stored: the next ones don't wait for the store
+    _kept: deque[str] = msgspec.field(default_factory=deque)  # names, oldest first; some may have expired
+    _ending: set[asyncio.Task[int | None]] = set()  # they write ends that the store did not take at once
 
     async def find(self, session_id: str, event_id: EventId) -> "EventStream | None":
         """The stream if this worker writes it. Raises if the session has no such event, or it was dropped."""
@@ -97,7 +94,7 @@ class EventStore:
     async def write_with_retries(self, write: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Retry through a short outage; `write` must do no harm if it has succeeded before."""
         now = asyncio.get_running_loop().time
-        until = now() + (0.0 if self._is_unavailable else self._retry_seconds)
+        until = now() + (0.0 if self._is_unavailable else self.retry_seconds)
         while True:
             try:
                 written = await write(*arguments)
@@ -114,7 +111,7 @@ class EventStore:
     async def evict_oldest(self, name: str) -> None:
         """Count a new stream; if there are too many, drop the oldest one, unless that still runs."""
         self._kept.append(name)
-        if len(self._kept) > self._max_streams:
+        if len(self._kept) > self.max_streams:
             oldest = self._kept.popleft()
             if oldest in self.running:
                 self._kept.append(oldest)
