@@ -1,6 +1,7 @@
 """`Auth`: which verifier is used, for how long its result is cached, and the verifiers of one app."""
 
 import math
+import time
 from typing import Any
 
 import msgspec
@@ -57,6 +58,23 @@ async def test_the_verifier_of_a_token_says_how_long_it_is_cached(token: str, fo
     answer = await auth.verification(token)
     assert answer == (found and Verification(Principal(subject=found[0]), found[1]))
     assert await auth.verify(token) == (found and Principal(subject=found[0]))
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(("expires_in", "good"), [(None, True), (60.0, True), (0.0, False), (-1.0, False)])
+async def test_a_function_verifies_until_its_principal_expires(
+    expires_in: float | None, good: bool, is_async: bool
+) -> None:
+    ann = Principal(subject="ann", expires_at=None if expires_in is None else time.time() + expires_in)
+
+    def verify(token: str) -> Principal | None:
+        return ann if token == "ann" else None
+
+    async def verify_later(token: str) -> Principal | None:
+        return verify(token)
+
+    auth = Auth(verify_later if is_async else verify)
+    assert (await auth.verify("ann"), await auth.verify("bob")) == (ann if good else None, None)
 
 
 @pytest.mark.parametrize("seconds", [-1, -0.001, math.nan, -math.inf, "60", None, True, [1]])

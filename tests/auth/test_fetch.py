@@ -65,6 +65,7 @@ async def test_an_answer(fetch: Fetch, served: Site) -> None:
     assert (request.method, request.headers["X-One"], served.bodies) == ("POST", "1", [b"hello"])
     assert request.raw_path == "/a?q=%2F"
     assert request.headers["Accept-Encoding"] == "identity"
+    assert (request.headers["Accept"], request.headers["User-Agent"]) == ("application/json", "dovetail")
 
 
 async def test_redirects_are_not_followed(fetch: Fetch, served: Site) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.auth.fetch import Fetched, FetchRequest
-from dovetail.auth.jose import SigningKey, read_object, read_token
+from dovetail.auth.jose import SigningKey, read_keys, read_object, read_token
 from dovetail.auth.principal import (
     Confidential,
     Principal,
@@ -194,3 +194,11 @@ def test_nothing_of_it_is_shown(record: Confidential) -> None:
 def test_what_is_harmless_is_shown() -> None:
     assert repr(OAuthClient(id="ci")) == "OAuthClient(id='ci')"
     assert repr(read_token(SigningKey.new().sign({"sub": "ann"}, "at+jwt"))) == "SignedToken()"
+
+
+def test_a_published_key_has_the_name_that_its_tokens_carry() -> None:
+    key = SigningKey.new()
+    signed = read_token(key.sign({}, "at+jwt"))
+    assert signed is not None
+    assert signed.header["kid"] == key.public["kid"] == key.id
+    assert [each.kid for each in read_keys({"keys": [key.public]})] == [key.id]

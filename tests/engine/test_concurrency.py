@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import Server
-from dovetail.engine.concurrency import CallTimeout, FleetLimit, Limit, with_timeout
+from dovetail.engine.concurrency import (
+    CallTimeout,
+    FleetLimit,
+    Limit,
+    paused_timeouts,
+    with_function_timeout,
+    with_timeout,
+)
 from dovetail.engine.workers import LeaseTimings
 from dovetail.errors import Busy, ServerBusy, ToolBusy
 from http_serving import until
@@ -434,6 +441,38 @@ async def test_a_cancellation_from_outside_stays_one_also_if_it_meets_the_expiry
     with pytest.raises(asyncio.CancelledError):
         await task
     assert task.cancelled()
+
+
+async def test_a_function_that_asks_again_and_again_still_times_out() -> None:
+    """Only the time that clients take does not count."""
+
+    async def ask_often() -> None:
+        while True:
+            with paused_timeouts():
+                await turns()
+            await turns()
+
+    async with asyncio.timeout(10):
+        with pytest.raises(CallTimeout):
+            await with_function_timeout(ask_often(), 0.02)
+
+
+async def test_a_function_may_end_while_a_task_of_its_own_asks() -> None:
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def ask() -> None:
+        with paused_timeouts():
+            asked.set()
+            await answered.wait()
+
+    async def work() -> asyncio.Task[None]:
+        asking = asyncio.create_task(ask())
+        await asked.wait()
+        return asking
+
+    asking = await with_function_timeout(work(), 10)
+    answered.set()
+    await asking
 
 
 def test_closing_the_call_closes_the_work() -> None:

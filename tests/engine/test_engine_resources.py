@@ -362,6 +362,40 @@ async def test_a_template_that_refuses_a_value_leaves_it_to_no_other() -> None:
         assert await text(wire, "files://z/..%2Fy") == "second"
 
 
+# ── lists of files ──
+
+
+async def test_the_paths_of_a_folder_are_completed(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(name)
+    server = new_server()
+    server.add_directory(tmp_path, uri="docs://x")
+    server.add_resource("docs://y/{path}", lambda path: path, name="no folder")
+    async with Wire(server, MODERN) as wire:
+        for uri, value, paths in (
+            ("docs://x/{+path}", "", ["a.txt", "b.txt"]),
+            ("docs://x/{+path}", "b", ["b.txt"]),
+            ("docs://y/{path}", "", []),
+        ):
+            given = {"ref": {"type": "ref/resource", "uri": uri}, "argument": {"name": "path", "value": value}}
+            assert (await wire.ask("completion/complete", given))["completion"]["values"] == paths
+
+
+async def test_a_listing_of_files_is_good_for_a_while(tmp_path: Path) -> None:
+    server = new_server()
+    server.add_directory(tmp_path, uri="docs://x")
+    resources = Resources(server.engine.threads, CacheHint(), lambda _: None, lambda: None, listed=60)
+    resources.add_folder(server.engine.resources.templates.all()[0])
+    await resources.refresh_files()
+    (tmp_path / "late.txt").write_text("")
+    await resources.refresh_files()
+    assert resources.direct.all() == []
+    resources.mark_files_stale()
+    await resources.refresh_files()
+    assert [each.uri for each in resources.direct.all()] == ["docs://x/late.txt"]
+    await resources.close()
+
+
 # ── URIs that are too long to be looked at ──
 
 LONGEST = "n://" + "a" * (MAX_URI_LENGTH - 4)

@@ -300,6 +300,32 @@ async def test_while_some_wait_for_an_answer_others_run_but_only_so_many_lend_th
     pool.close()
 
 
+async def test_who_could_lend_no_slot_the_second_time_leaves_the_count_as_it_was(gate: threading.Event) -> None:
+    pool, early, late = ThreadPool(max_threads=2, max_waiting=1), Question(), Question()
+    between = threading.Event()
+    twice = start(pool, lambda: (early(), between.set(), gate.wait(WAIT), late()))
+    early.answered.set()
+    await until(between.is_set)
+    first, *others = (Question() for _ in range(3))
+    asking = [start(pool, first)]
+    await first.asked.wait()  # it has lent its slot, so no other one may
+    gate.set()
+    late.answered.set()
+    await twice
+    for question in others:
+        asking.append(start(pool, question))
+        await question.asked.wait()
+    last = start(pool, lambda: others[0].answered.is_set())
+    for _ in range(20):
+        await asyncio.to_thread(int)  # time for a thread to start
+    for question in (*others, first):
+        question.answered.set()
+    assert await last, "it ran when a slot was free"
+    await asyncio.gather(*asking)
+    await check_is_whole(pool, 2)
+    pool.close()
+
+
 # ── any order of events ──
 
 ACTS: dict[str, Callable[[], object]] = {

@@ -17,6 +17,7 @@ from dovetail.protocol.capabilities import (
     bound_completion,
     passes_level,
 )
+from dovetail.protocol.elicitation import ServerRequest
 from dovetail.protocol.methods import REQUEST_ROWS
 
 EVERYTHING = frozenset({"tools", "resources", "prompts", "completions", "logging"})
@@ -110,6 +111,23 @@ def test_what_a_call_needs_of_the_client(required: list[str], declared: dict[str
     assert all(name in failure.message for name in missing)
     official.demand()
     official.validator_for("2026-07-28", "ClientCapabilities").validate(missing)
+
+
+@ROWS
+@pytest.mark.parametrize(
+    ("path", "since"),
+    [("elicitation.form", "2025-06-18"), ("elicitation.url", "2025-11-25"), ("sampling.tools", "2025-11-25")],
+)
+def test_a_client_can_not_declare_what_its_revision_does_not_know(
+    path: str, since: str, revision: revisions.Revision
+) -> None:
+    name, _, part = path.partition(".")
+    request, declared = ServerRequest(method="m", params={}, requires=(path,)), {name: {part: {}}}
+    if revision.name >= since:
+        capabilities.require_client_support(request, revision, declared)
+        return
+    with pytest.raises(MissingCapability, match=f"{revision.name} does not know that"):
+        capabilities.require_client_support(request, revision, declared)
 
 
 # ── log levels ──

@@ -253,6 +253,13 @@ def test_an_unsupported_version_gets_the_supported_ones(requested: str) -> None:
     assert len(refusal(message("x" * 10_000, meta())).message) < 200
 
 
+@pytest.mark.parametrize(("length", "end"), [(100, "x"), (101, "x…")])
+def test_long_names_are_cut_in_messages(length: int, end: str) -> None:
+    name = "x" * length
+    for failure in (refusal(message("tools/list", meta(version=name))), refusal(message(name, meta()))):
+        assert failure.message.partition(": ")[2] == "x" * 99 + end
+
+
 @pytest.mark.rule("LIFE-7", "LIFE-16", "LIFE-21")
 def test_a_modern_request_brings_everything_itself() -> None:
     capabilities = {"elicitation": {"form": {}}, "future": {"x": 1}}

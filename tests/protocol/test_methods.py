@@ -93,6 +93,13 @@ def test_what_may_be_cached() -> None:
     assert {row.name for row in REQUESTS if row.cacheable} == CACHEABLE
 
 
+@pytest.mark.rule("MRTR-1")
+def test_what_may_ask_the_client_and_what_needs_a_session() -> None:
+    assert {row.name for row in REQUESTS if row.interactive} == {"tools/call", "resources/read", "prompts/get"}
+    stateful = {"resources/subscribe", "resources/unsubscribe", "logging/setLevel"}
+    assert {row.name for row in REQUESTS if row.stateful} == stateful
+
+
 @pytest.mark.rule("BASE-19")
 def test_the_capability_behind_a_method_is_the_first_part_of_its_name() -> None:
     base = {"initialize", "ping", "server/discover", "subscriptions/listen"}

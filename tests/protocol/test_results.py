@@ -168,6 +168,15 @@ def test_a_result_may_have_meta_of_its_own(revision: revisions.Revision) -> None
     assert META == {"com.example/k": 1}
 
 
+def test_a_tool_result_is_made_by_name_and_never_changed() -> None:
+    """One that is cached may be sent to many callers."""
+    result = ToolResult(content=[Text("t")])
+    with pytest.raises(AttributeError):
+        result.is_error = True  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        ToolResult([Text("t")])  # type: ignore[misc]
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

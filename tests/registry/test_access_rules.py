@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from access_stage import READER, CallerWire, is_admin
 from dovetail import Server, SetupError, ToolRegistry
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.registration import AccessRule, AccessRules, access_rule
+from wire import MODERN
 
 
 def agreeing(**attributes: Any) -> Any:
@@ -136,3 +138,40 @@ def test_what_not_every_caller_may_read_is_not_for_public_caches(tmp_path: Path)
     ):
         with pytest.raises(SetupError, match='cache_scope="public" is not possible; leave it out'):
             register()
+
+
+# ── a file that two folders offer ──
+
+READ = "notes:read"
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+@pytest.mark.parametrize(
+    ("inner", "outer", "is_offered"),
+    [
+        ({"scopes": [READ, "admin"]}, {"scopes": [READ]}, False),
+        ({"scopes": ["admin"], "authorize": agree}, {"scopes": [READ], "authorize": agree}, False),
+        ({"scopes": [READ], "authorize": is_admin}, {"scopes": [READ]}, False),
+        ({"authorize": is_admin}, {"scopes": [READ], "authorize": agree}, False),
+        ({"authorize": is_admin}, {}, False),
+        ({"scopes": [READ]}, {"scopes": [READ], "authorize": agree}, True),
+        ({"scopes": [READ], "authorize": agree}, {"scopes": [READ], "authorize": agree}, True),
+        ({}, {"scopes": [READ]}, True),
+    ],
+)
+async def test_a_folder_offers_a_file_of_another_rule_only_if_its_own_is_as_strict(
+    tmp_path: Path, inner: Any, outer: Any, is_offered: bool, is_file: bool
+) -> None:
+    """Else a caller whom the inner rule refuses would read the file through the outer folder."""
+    server = Server("two", version="1.0.0")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "s.txt").write_text("TREASURE")
+    if is_file:
+        server.add_file(tmp_path / "in" / "s.txt", uri="x://s", **inner)
+    else:
+        server.add_directory(tmp_path / "in", uri="x://y", **inner)
+    server.add_directory(tmp_path, uri="docs://x", **outer)
+    async with CallerWire(server, MODERN, READER) as wire:
+        listed = [each["uri"] for each in (await wire.ask("resources/list"))["resources"]]
+        answer = await wire.exchange(wire.request("resources/read", {"uri": "docs://x/in/s.txt"}))
+    assert ("docs://x/in/s.txt" in listed, "TREASURE" in str(answer)) == (is_offered, is_offered)

@@ -304,6 +304,9 @@ SPHINX = """Find notes.
             GOOGLE, FOUND + '\n\nExample:\n    find("milk")', {**SAID, "folders": "Where to look."}, id="google"
         ),
         pytest.param(NUMPY, FOUND + "\n\nNotes\n-----\nSlow.", {**SAID, "most": "How many at most."}, id="numpy"),
+        pytest.param(r":argument \*rest: All.", None, {"rest": "All."}, id="sphinx, escaped"),
+        pytest.param(":parameter x_x: A.\n:key \\**x: B.", None, {"x_x": "A.", "x": "B."}, id="sphinx, kinds"),
+        pytest.param("Add.\n\nYields:\n    One.\n\nExceptions\n----\nAny.", "Add.", {}, id="dropped"),
         pytest.param(SPHINX, FOUND + "\n\nSlow.", SAID, id="sphinx"),
     ],
 )

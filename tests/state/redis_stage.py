@@ -98,12 +98,17 @@ class Wire:
 
 
 @contextlib.asynccontextmanager
-async def pretender(answer: bytes = b"", **info_fields: str) -> AsyncIterator[str]:
-    """The URL of something that answers INFO like a store of another kind, or everything with these bytes."""
+async def pretender(answer: bytes = b"", ignores: bytes | None = None, **info_fields: str) -> AsyncIterator[str]:
+    """The URL of something that answers INFO like a store of another kind, or everything with these bytes.
+
+    Requests with the text of `ignores` get no answer.
+    """
     info = "".join(f"{name}:{value}\r\n" for name, value in info_fields.items())
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
+            if ignores is not None and ignores in data:
+                continue
             writer.write(answer or b"+OK\r\n" * data.count(b"SETINFO") or f"${len(info)}\r\n{info}\r\n".encode())
         writer.close()
 

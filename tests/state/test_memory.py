@@ -50,6 +50,12 @@ class TestSweep:
         with pytest.raises(StoreFull):
             await state.put("more 10", b"", ttl=LONG)
 
+    async def test_it_has_room_for_100_000_entries(self, backend: MemoryState) -> None:
+        for n in range(100_000):
+            await backend.put(f"key {n}", b"", ttl=LONG)
+        with pytest.raises(StoreFull):
+            await backend.put("more", b"", ttl=LONG)
+
 
 class TestEventLoops:
     @pytest.mark.parametrize("end", ["publish", "close"])

@@ -17,6 +17,7 @@ from contract import BackendContract, Elapse, fill, received, receives_nothing, 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from redis.asyncio import SSLConnection
 from redis_stage import LONG, Wire, eventually, is_back
 
 import stores
@@ -276,6 +277,7 @@ def test_urls(url: str, shown: str, options: dict[str, object]) -> None:
     assert address.shown == shown
     assert options.items() <= address.options.items()
     assert bool(address.sentinels) is ("sentinel:" in url)
+    assert issubclass(address.connection_pool().connection_class, SSLConnection) is url.startswith("rediss")
 
 
 def test_sentinels() -> None:

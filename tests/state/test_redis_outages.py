@@ -191,6 +191,23 @@ async def test_whether_it_drops_records_is_not_known(
     await state.check()
     await state.close()
     assert "make sure that it is noeviction" in caplog.text
+    caplog.clear()
+    async with pretender(redis_version="7.4.0", role="master") as url:  # it answers, but does not say
+        state = RedisState(url)
+        await state.check()
+        await state.close()
+    assert caplog.text.count("make sure that it is noeviction") == 1
+
+
+@pytest.mark.long
+async def test_its_line_for_wake_ups_is_dead_while_it_answers(caplog: pytest.LogCaptureFixture) -> None:
+    """Calls would go on, but nobody would learn of a change."""
+    async with pretender(ignores=b"PING", redis_version="7.4.0", role="master") as url:
+        state = RedisState(url)
+        with pytest.raises(StoreUnavailable):
+            await state.check()
+        await eventually(lambda: "it gives no sign of life" in caplog.text)
+        await state.close()
 
 
 async def test_what_it_says_of_a_command_that_it_lacks_is_logged_without_our_words(

@@ -52,6 +52,7 @@ def test_a_real_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("redis://localhost", "redis://localhost", "server"),
         ("Redis://Localhost:6379/0?prefix=x", "redis://Localhost:6379/0", "x"),
         ("rediss://u:p%40ss@h:1/2?a=1&prefix=a%20b&c=%2F", "rediss://u:p%40ss@h:1/2?a=1&c=%2F", "a b"),
+        ("redis://h?prefix=p&client_name=x", "redis://h?client_name=x", "p"),
         ("redis://h?no_prefix=2", "redis://h?no_prefix=2", "server"),
         ("unix:///run/redis.sock?db=1", "unix:///run/redis.sock?db=1", "server"),
         ("redis+sentinel://a:1,b:2/main/0", "redis+sentinel://a:1,b:2/main/0", "server"),
