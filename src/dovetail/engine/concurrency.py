@@ -461,6 +461,8 @@ class PausableTimeout:
         if timer is not None:
             self._remaining = max(0.0, timer.when() - asyncio.get_running_loop().time())
             timer.cancel()
+            if not self._remaining:  # it is due, and the loop has only had no turn to say so
+                self.expire()
 
     def resume(self) -> None:
         self._pauses -= 1
