@@ -7,52 +7,26 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail import Client, Context, Depends, Server, ServerError, SetupError, ToolError, ToolRegistry
+import visibility_program
+from dovetail import Client, Server, ServerError, SetupError, ToolError, ToolRegistry
+from dovetail.auth import Principal
 from http_serving import hosted
 from sdk import HANDSHAKE, HANDSHAKES, MODERN, REVISIONS
+from visibility_program import create_server
 
-PROGRAM = Path(__file__).with_name("visibility_program.py")
-NO_SESSION = "authorize="
-
-
-def create_server(**options: Any) -> Server:
-    """Two of each kind, one of them tagged, and tools that change what their session sees."""
-    server = Server("visible", version="1.0.0", **options)
-
-    def add(prefix: str, tags: set[str]) -> None:
-        def prompt(city: str) -> str:
-            return city
-
-        server.add_tool(lambda: prefix, name=f"{prefix}_tool", tags=tags)
-        server.add_prompt(prompt, name=f"{prefix}_prompt", tags=tags)
-        server.add_resource(f"{prefix}://one", lambda: prefix, name=prefix, tags=tags, cache=60)
-        server.add_resource(f"{prefix}://all/{{name}}", lambda name: name, name=f"{prefix}s", tags=tags)
-
-        @server.completion(argument="city", prompt=f"{prefix}_prompt")
-        def cities(value: str) -> list[str]:
-            return [value]
-
-    add("open", {"common"})
-    add("money", {"finance", "common"})
-
-    @server.tool
-    async def enable(ctx: Context, tags: list[str] = [], names: list[str] = [], only: bool = False) -> None:  # noqa: B006
-        await ctx.enable(tags=tags, names=names, only=only)
-
-    @server.tool
-    def disable(ctx: Context, tags: list[str] = [], names: list[str] = []) -> None:  # noqa: B006
-        ctx.disable(tags=tags, names=names)
-
-    return server
+PROGRAM = Path(visibility_program.__file__)
+CHANGING = ("enable", "disable", "read")  # tools that change what their session sees
+WAYS = ("in process", "stdio", "http")
 
 
 async def names(client: Client) -> list[str]:
     """All that the client lists, without the tools that change it."""
-    tools = [tool.name for tool in await client.list_tools(fresh=True) if tool.name not in ("enable", "disable")]
+    tools = [tool.name for tool in await client.list_tools(fresh=True) if tool.name not in CHANGING]
     resources = [each.uri for each in await client.list_resources(fresh=True)]
     templates = [each.uri_template for each in await client.list_resource_templates(fresh=True)]
     return [*tools, *resources, *templates, *(each.name for each in await client.list_prompts(fresh=True))]
@@ -131,7 +105,11 @@ async def test_tags_and_names_together_mean_both() -> None:
     server = create_server()
     server.disable(tags={"common"}, names=["open_tool", "*_prompt", "enable"])
     async with Client(server) as client:
-        assert [name for name in BOTH if name not in await names(client)] == ["open_tool", "open_prompt", "money_prompt"]
+        assert [name for name in BOTH if name not in await names(client)] == [
+            "open_tool",
+            "open_prompt",
+            "money_prompt",
+        ]
         assert "enable" in [tool.name for tool in await client.list_tools()]
 
 
@@ -159,7 +137,10 @@ async def test_rules_hold_for_what_comes_later_and_the_last_one_counts() -> None
     [
         ({}, 'needs tags= or names=; names="*" means all'),
         ({"tags": "finanze"}, "nothing has the tag 'finanze' (did you mean finance?)"),
-        ({"names": {"money_tol"}}, "there is no tool, resource, template or prompt 'money_tol' (did you mean money_tool?)"),
+        (
+            {"names": {"money_tol"}},
+            "there is no tool, resource, template or prompt 'money_tol' (did you mean money_tool?)",
+        ),
         ({"names": ["open_tool", "x*"]}, "there is no tool, resource, template or prompt 'x*'"),
         ({"tags": {"finance"}, "names": {"open_*"}}, "nothing has both one of these tags and one of these names"),
         ({"names": [""]}, "use strings of 1 to 256 characters"),
@@ -254,7 +235,9 @@ async def test_a_completion_for_what_is_disabled_at_the_start_is_no_error() -> N
 
 NAMES = [f"{letter}{number}" for letter in "ab" for number in range(3)]
 TAGS = {name: {name[0], "odd" if name[1] == "1" else "even"} for name in NAMES}
-SELECTIONS = st.sampled_from([{"names": "*"}, {"names": "a*"}, {"names": ["a1", "b2"]}, {"tags": "odd"}, {"tags": {"a"}}])
+SELECTIONS = st.sampled_from(
+    [{"names": "*"}, {"names": "a*"}, {"names": ["a1", "b2"]}, {"tags": "odd"}, {"tags": {"a"}}]
+)
 STEPS = st.one_of(
     st.tuples(st.sampled_from(["add", "remove"]), st.sampled_from(NAMES)),
     st.tuples(st.sampled_from(["enable", "disable", "only"]), SELECTIONS),
@@ -305,3 +288,150 @@ def test_any_history_gives_the_list_of_a_simple_model(history: list[tuple[str, A
                 assert [tool.name for tool in await client.list_tools(fresh=True)] == expected
 
     asyncio.run(play())
+
+
+# ── for one session ──
+
+
+@asynccontextmanager
+async def clients(way: str, revision: str, server: Server | None = None) -> AsyncIterator[list[Client]]:
+    """Two clients of one server, or on stdio of two, whose finance tools are disabled."""
+    if server is None:
+        server = create_server()
+        server.disable(tags="finance")
+    async with AsyncExitStack() as stack:
+        targets: list[Any] = [server, server]
+        if way == "stdio":
+            targets = [[sys.executable, str(PROGRAM)]] * 2
+        elif way == "http":
+            targets = [f"{await stack.enter_async_context(hosted(server.asgi()))}/mcp"] * 2
+        yield [await stack.enter_async_context(Client(each, protocol_version=revision)) for each in targets]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("revision", HANDSHAKES)
+async def test_a_session_unlocks_and_hides_for_itself_alone(way: str, revision: str) -> None:
+    if way == "http" and revision == HANDSHAKES[0]:
+        pytest.skip("2024-11-05 has no Streamable HTTP")
+    async with clients(way, revision) as (one, two):
+        async with one.listen(tools=True, prompts=True, resources=True) as changes:
+            await one.call_tool("enable", {"tags": ["finance"]})
+            assert {(await anext(changes)).kind for _ in range(3)} == {"tools", "prompts", "resources"}
+        assert [await names(one), await names(two)] == [BOTH, OPEN]
+        await check(one, "money", enabled=True)
+        await check(two, "money", enabled=False)
+        await one.call_tool("disable", {"names": ["open*"]})
+        assert [await names(one), await names(two)] == [MONEY, OPEN]
+        await check(one, "open", enabled=False)
+        await check(two, "open", enabled=True)
+        await one.call_tool("enable", {"names": ["open_tool", "enable"], "only": True})
+        assert await names(one) == ["open_tool"]
+        await one.call_tool("enable", {"names": ["*"]})
+        assert [await names(one), await names(two)] == [BOTH, OPEN]
+
+
+async def test_only_the_session_whose_lists_differ_is_told_and_only_of_those() -> None:
+    async with clients("in process", HANDSHAKE) as (one, two):
+        async with one.listen(tools=True, prompts=True) as own, two.listen(tools=True, prompts=True) as others:
+            await one.call_tool("disable", {"names": ["open_prompt"]})
+            await one.call_tool("disable", {"names": ["money_tool"]})  # which it did not see
+            assert (await anext(own)).kind == "prompts"
+            await two.call_tool("disable", {"names": ["open_tool"]})
+            assert (await anext(others)).kind == "tools"
+            await one.call_tool("disable", {"names": ["open_tool"]})
+            assert (await anext(own)).kind == "tools"
+
+
+async def test_a_call_reads_what_it_has_unlocked_and_the_cache_is_not_for_others() -> None:
+    async with clients("in process", HANDSHAKE) as (one, two):
+        assert (await one.call_tool("read", {"tags": ["finance"], "uri": "money://one"})).text == "money"
+        assert [each.text for each in await one.read_resource("money://one")] == ["money"]
+        with pytest.raises(ServerError, match="not found"):
+            await two.read_resource("money://one")
+
+
+@pytest.mark.parametrize(
+    ("way", "revision"), [*((way, MODERN) for way in WAYS), ("stateless", HANDSHAKE), ("stateless", MODERN)]
+)
+async def test_without_a_session_they_are_errors_that_name_authorize(way: str, revision: str) -> None:
+    server = create_server(mask_error_details=False)
+    async with AsyncExitStack() as stack:
+        target: Any = server
+        if way == "stdio":
+            target = [sys.executable, str(PROGRAM)]
+        elif way != "in process":
+            target = f"{await stack.enter_async_context(hosted(server.asgi(stateless=way == 'stateless')))}/mcp"
+        client = await stack.enter_async_context(Client(target, protocol_version=revision))
+        before = await names(client)
+        for tool, shown in (("enable", "ctx.enable"), ("disable", "ctx.disable")):
+            with pytest.raises(ToolError) as caught:
+                await client.call_tool(tool, {"names": ["open_tool"]})
+            if way != "stdio":  # where details are masked
+                assert f"{shown}: a request of {revision} has no session here" in str(caught.value)
+                assert "authorize=" in str(caught.value)
+        assert await names(client) == before
+
+
+async def test_a_session_sees_no_more_than_its_caller_may() -> None:
+    server = create_server()
+    server.add_tool(lambda: "1", name="guarded_tool", tags={"finance"}, scopes=["admin"])
+    server.disable(tags="finance")
+    for scopes, seen in ((["admin"], ["guarded_tool"]), ([], [])):
+        principal = Principal(subject="ada", scopes=frozenset(scopes))
+        async with Client(server, protocol_version=HANDSHAKE, principal=principal) as client:
+            await client.call_tool("enable", {"tags": ["finance"]})
+            listed = [tool.name for tool in await client.list_tools(fresh=True)]
+            assert [name for name in listed if name.startswith("guarded")] == seen
+            if seen:
+                assert (await client.call_tool("guarded_tool")).text == "1"
+            else:
+                with pytest.raises(ServerError, match="admin"):
+                    await client.call_tool("guarded_tool")
+
+
+async def test_the_rules_of_a_session_are_bounded_and_one_for_the_same_replaces_another() -> None:
+    server = create_server(mask_error_details=False)
+    for number in range(101):
+        server.add_tool(lambda: 1, name=f"extra{number}")
+    async with Client(server, protocol_version=HANDSHAKE) as client:
+        for _ in range(60):
+            await client.call_tool("disable", {"names": ["extra0"]})
+            await client.call_tool("enable", {"names": ["extra0"]})
+        for number in range(1, 100):
+            await client.call_tool("disable", {"names": [f"extra{number}"]})
+        with pytest.raises(ToolError, match="100 rules at most"):
+            await client.call_tool("enable", {"names": ["open_tool"]})
+        assert [tool.name for tool in await client.list_tools(fresh=True)][-2:] == ["extra0", "extra100"]
+        await client.call_tool("enable", {"names": ["*"]})  # which makes the others idle
+        await client.call_tool("disable", {"names": ["open_tool"]})
+        assert "open_tool" not in await names(client)
+
+
+async def test_a_session_sees_what_it_has_unlocked_at_every_worker_that_shares_the_state(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        urls = []
+        for _ in range(2):
+            server = create_server()
+            server.disable(tags="finance")
+            app = server.asgi(state=f"sqlite://{tmp_path.as_posix()}/state.db")
+            urls.append(f"{await stack.enter_async_context(hosted(app))}/mcp")
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        session: dict[str, str] = {"Accept": "application/json, text/event-stream"}
+
+        async def request(worker: int, method: str, params: dict[str, Any], *, id: int | None = 1) -> str:
+            message = {"jsonrpc": "2.0", "method": method, "params": params} | ({} if id is None else {"id": id})
+            async with http.post(urls[worker], json=message, headers=session) as response:
+                session.update({key: value for key, value in response.headers.items() if key == "Mcp-Session-Id"})
+                return await response.text()
+
+        handshake = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+        await request(0, "initialize", handshake)
+        session |= {key: value for key, value in session.items() if key.lower() == "mcp-session-id"}
+        await request(0, "notifications/initialized", {}, id=None)
+        assert "Unknown tool" in await request(1, "tools/call", {"name": "money_tool"})
+        await request(0, "tools/call", {"name": "enable", "arguments": {"tags": ["finance"]}})
+        for worker in (1, 0):
+            assert '"money_tool"' in await request(worker, "tools/list", {})
+            assert "Unknown tool" not in await request(worker, "tools/call", {"name": "money_tool"})
+        await request(1, "tools/call", {"name": "disable", "arguments": {"tags": ["finance"]}})
+        assert "Unknown tool" in await request(0, "tools/call", {"name": "money_tool"})
