@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def uses(prefix: str, revision: str) -> dict[str, dict[str, Any]]:
             "ref": {"type": "ref/prompt", "name": f"{prefix}_prompt"}, "argument": {"name": "city", "value": "R"},
         },
         "completion/complete of a template": {
-            "ref": {"type": "ref/resource", "uri": f"{prefix}://all/{{name}}"}, "argument": {"name": "name", "value": ""},
+            "ref": {"type": "ref/resource", "uri": f"{prefix}://all/{{name}}"},
+            "argument": {"name": "name", "value": ""},
         },
     }  # fmt: skip
     return requests if revision == MODERN else {**requests, "resources/subscribe": {"uri": f"{prefix}://one"}}
@@ -169,7 +171,7 @@ async def test_a_folder_is_disabled_with_its_files_and_comes_back_with_those_it_
             return [each.uri for each in await client.list_resources(fresh=True)]
 
         template = (await client.list_resource_templates())[0].uri_template
-        with pytest.raises(SetupError, match="no tool, resource, template or prompt 'files:///a.txt'"):
+        with pytest.raises(SetupError, match="no tool, resource, template or prompt"):
             server.disable(names="files:///a.txt")
         uris = await listed()
         for given in ({"tags": "files"}, {"names": template}):
@@ -308,11 +310,10 @@ async def clients(way: str, revision: str, server: Server | None = None) -> Asyn
         yield [await stack.enter_async_context(Client(each, protocol_version=revision)) for each in targets]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("revision", HANDSHAKES)
+@pytest.mark.parametrize(
+    ("way", "revision"), [pair for pair in product(WAYS, HANDSHAKES) if pair != ("http", HANDSHAKES[0])]
+)
 async def test_a_session_unlocks_and_hides_for_itself_alone(way: str, revision: str) -> None:
-    if way == "http" and revision == HANDSHAKES[0]:
-        pytest.skip("2024-11-05 has no Streamable HTTP")
     async with clients(way, revision) as (one, two):
         async with one.listen(tools=True, prompts=True, resources=True) as changes:
             await one.call_tool("enable", {"tags": ["finance"]})
@@ -331,15 +332,19 @@ async def test_a_session_unlocks_and_hides_for_itself_alone(way: str, revision: 
 
 
 async def test_only_the_session_whose_lists_differ_is_told_and_only_of_those() -> None:
-    async with clients("in process", HANDSHAKE) as (one, two):
-        async with one.listen(tools=True, prompts=True) as own, two.listen(tools=True, prompts=True) as others:
-            await one.call_tool("disable", {"names": ["open_prompt"]})
-            await one.call_tool("disable", {"names": ["money_tool"]})  # which it did not see
-            assert (await anext(own)).kind == "prompts"
-            await two.call_tool("disable", {"names": ["open_tool"]})
-            assert (await anext(others)).kind == "tools"
-            await one.call_tool("disable", {"names": ["open_tool"]})
-            assert (await anext(own)).kind == "tools"
+    lists = {"tools": True, "prompts": True}
+    async with (
+        clients("in process", HANDSHAKE) as (one, two),
+        one.listen(**lists) as own,
+        two.listen(**lists) as others,
+    ):
+        await one.call_tool("disable", {"names": ["open_prompt"]})
+        await one.call_tool("disable", {"names": ["money_tool"]})  # which it did not see
+        assert (await anext(own)).kind == "prompts"
+        await two.call_tool("disable", {"names": ["open_tool"]})
+        assert (await anext(others)).kind == "tools"
+        await one.call_tool("disable", {"names": ["open_tool"]})
+        assert (await anext(own)).kind == "tools"
 
 
 async def test_a_call_reads_what_it_has_unlocked_and_the_cache_is_not_for_others() -> None:
@@ -421,12 +426,12 @@ async def test_a_session_sees_what_it_has_unlocked_at_every_worker_that_shares_t
         async def request(worker: int, method: str, params: dict[str, Any], *, id: int | None = 1) -> str:
             message = {"jsonrpc": "2.0", "method": method, "params": params} | ({} if id is None else {"id": id})
             async with http.post(urls[worker], json=message, headers=session) as response:
-                session.update({key: value for key, value in response.headers.items() if key == "Mcp-Session-Id"})
+                if "Mcp-Session-Id" in response.headers:
+                    session["Mcp-Session-Id"] = response.headers["Mcp-Session-Id"]
                 return await response.text()
 
         handshake = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
         await request(0, "initialize", handshake)
-        session |= {key: value for key, value in session.items() if key.lower() == "mcp-session-id"}
         await request(0, "notifications/initialized", {}, id=None)
         assert "Unknown tool" in await request(1, "tools/call", {"name": "money_tool"})
         await request(0, "tools/call", {"name": "enable", "arguments": {"tags": ["finance"]}})
