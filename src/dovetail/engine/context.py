@@ -259,8 +259,8 @@ class Context:
         return self._run(self._change_rules(session, self._engine.visibility_rules(where, options)))
 
     async def _change_rules(self, session: SessionAccess, new: Rules) -> None:
-        extended, before = registry.visibility.extended_in_session, session.record.rules
-        await session.change(lambda record: record.replace(rules=extended(record.rules, new)))
+        extended, before = registry.visibility.extended, session.record.rules
+        await session.change(lambda record: record.replace(rules=extended(record.rules, new, of_session=True)))
         self._context.request.session = record = session.record
         for kind in self._engine.lists_that_differ(before, record.rules):
             if kind in record.announced and self._context.channel is not None:

@@ -125,10 +125,12 @@ class Engine:
 
     def lists_that_differ(self, before: Rules, after: Rules) -> list[ChangeKind]:
         """The lists that a session sees in another way with other rules of its own."""
-        pairs = [
-            (kind, catalog.snapshot_for(before), catalog.snapshot_for(after)) for catalog, kind in self._catalogs()
+        found = [
+            kind
+            for each, kind in self._catalogs()
+            if each.snapshot_for(before).numbers != each.snapshot_for(after).numbers
         ]
-        return list(dict.fromkeys(kind for kind, old, new in pairs if old.numbers != new.numbers))
+        return list(dict.fromkeys(found))
 
     def on_refresh(self, function: Callable[[], Any]) -> None:
         self.refresher = self.refresher or Refresher(self)

@@ -17,6 +17,7 @@ from dovetail.registry.registration import AccessRules
 
 T = TypeVar("T")
 log = logging.getLogger("dovetail")
+MAX_SNAPSHOTS = 64  # for sessions with rules of their own
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 
 
@@ -62,12 +63,9 @@ class Catalog(Generic[T]):
     Disabled items are held aside: they keep their names and numbers, but only `find` and `registered` know them.
     """
 
-    def __init__(
-        self, noun: str, *, max_pages: int = 256, max_bytes: int = 64 * 1024 * 1024, max_snapshots: int = 64
-    ) -> None:
+    def __init__(self, noun: str, *, max_pages: int = 256, max_bytes: int = 64 * 1024 * 1024) -> None:
         self.noun = noun
         self._max_pages, self._max_bytes = max_pages, max_bytes  # of the cache
-        self._max_snapshots = max_snapshots  # for sessions with rules of their own
         self.ever_used = False
         self.version = 0  # counts the changes
         self.pages: dict[tuple[Hashable, int], CachedPage] = {}  # the cache, by encoder and position
@@ -192,7 +190,7 @@ class Catalog(Generic[T]):
             made = self._snapshots[rules] = Snapshot(self.version, numbers, list(found.values()), combined)
             if not rules:
                 self._snapshot = made
-            elif len(self._snapshots) > self._max_snapshots:
+            elif len(self._snapshots) > MAX_SNAPSHOTS:
                 del self._snapshots[next(iter(self._snapshots))]
             return made
 

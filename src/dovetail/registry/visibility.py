@@ -68,17 +68,12 @@ def _texts(given: Names, where: str) -> tuple[str, ...]:
     return tuple(sorted(texts))
 
 
-def extended(rules: Rules, new: Rules) -> Rules:
-    """The rules with new ones behind them, which replace those for the same tags and names."""
+def extended(rules: Rules, new: Rules, *, of_session: bool = False) -> Rules:
+    """The rules with new ones behind them, which replace those for the same tags and names. Raises SetupError."""
     for rule in new:
         is_for_all = not rule.tags and rule.names in ((), ("*",))
         kept = () if is_for_all else (each for each in rules if (each.tags, each.names) != (rule.tags, rule.names))
         rules = (*kept, rule)
-    return rules
-
-
-def extended_in_session(rules: Rules, new: Rules) -> Rules:
-    rules = extended(rules, new)
-    if len(rules) > MAX_RULES:
+    if of_session and len(rules) > MAX_RULES:
         raise SetupError(f"ctx.enable, ctx.disable: a session holds {MAX_RULES} rules at most; use tags or patterns")
     return rules
