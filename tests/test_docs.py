@@ -214,6 +214,23 @@ async def listen_for_tools(client: Client) -> None:
     assert (await client.call_tool("tidy_up")).data == "It is gone."
 
 
+async def unlock_the_bank(client: Client) -> None:
+    async def tools() -> list[str]:
+        return [tool.name for tool in await client.list_tools(fresh=True)]
+
+    assert await tools() == ["unlock", "holiday"]
+    await refuse("tools/call", name="balance", says="Unknown tool: balance")(client)
+    assert (await client.call_tool("holiday", {"begins": False})).data == "Welcome back."
+    assert await tools() == ["balance", "close_account", "unlock", "holiday"]
+    assert (await client.call_tool("holiday", {"begins": True})).data == "Enjoy it."
+    if client.protocol_version == REVISIONS[-1]:
+        await fail("unlock", pin="0000", says="authorize=")(client)
+    else:
+        assert (await client.call_tool("unlock", {"pin": "0000"})).data == "Unlocked."
+        assert await tools() == ["balance", "unlock", "holiday"]
+        assert (await client.call_tool("balance")).data == 1200
+
+
 async def listen_for_updates(client: Client) -> None:
     async with client.listen(uris=["counter://value"]) as changes:
         assert (await client.call_tool("count")).data == 1
@@ -407,6 +424,7 @@ SCENARIOS: dict[str, list[Step]] = {
     "repeats": [repeat_a_transfer, call("rate", currency="USD", gives=1.08)],
     # These are in processes or over HTTP, below.
     **{name: [] for name in PROGRAMS if name.startswith(("http_", "mounting_", "deploy", "stdio"))},
+    "visibility": [unlock_the_bank],
     "deploy_refresh": [call("hello", gives="Hello!"), call("reload", gives="reloaded")],
     "http_routes": [call("count_books", gives=2)],
 }

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from dovetail.registry.prompts import PromptOptions
     from dovetail.registry.resources import ResourceOptions
+    from dovetail.registry.visibility import Names
     from dovetail.toolregistry import ToolRegistry
     from dovetail.transports.http.app import HttpApp
     from dovetail.transports.http.asgi import App
@@ -157,6 +158,19 @@ class Server:
             return function
 
         return register
+
+    # ── enabling and disabling ──
+
+    def disable(self, *, tags: "Names" = (), names: "Names" = ()) -> None:
+        """Hide what has one of the tags and one of the names, now and later, as if it were not registered.
+
+        Names are those of tools and prompts, URIs, and patterns such as `admin_*`. The last call that fits counts.
+        """
+        self.engine.set_visibility("server.disable", enabled=False, tags=tags, names=names)
+
+    def enable(self, *, tags: "Names" = (), names: "Names" = (), only: bool = False) -> None:
+        """Show what `disable` has hidden; `only` hides all else."""
+        self.engine.set_visibility("server.enable", enabled=True, tags=tags, names=names, only=only)
 
     # ── everything else ──
 

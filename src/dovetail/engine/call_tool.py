@@ -43,6 +43,8 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
     request = context.request
     params: CallToolParams = request.params
     tool = admitted or engine.tools.get(params.name)
+    if request.session is not None and request.session.rules and admitted is None:
+        tool = engine.tools.find(params.name, request.session.rules)
     if tool is None or (
         tool.access is not None and admitted is None and not await lazy.access.may_use(engine, context, tool.access)
     ):

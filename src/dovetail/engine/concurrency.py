@@ -343,7 +343,7 @@ class CallLimits:
     def for_tool(self, tool: "Tool") -> ToolLimits:
         known = self._by_tool.get(tool.name)
         if known is None or known[0] is not tool:  # another tool had the name before
-            self._by_tool = {name: pair for name, pair in self._by_tool.items() if self._tools.get(name) is pair[0]}
+            self._by_tool = {name: pair for name, pair in self._by_tool.items() if self._tools.find(name) is pair[0]}
             rates = self._limiter(f"tool/{tool.name}", tool.rates)
             known = self._by_tool[tool.name] = (tool, ToolLimits(self._slots(tool), rates))
         return known[1]

@@ -14,13 +14,14 @@ from msgspec import UNSET
 from dovetail import engine as lazy
 from dovetail import registry
 from dovetail.engine.concurrency import DONE
-from dovetail.engine.request_context import Cancellation, RequestContext, server_requests_of
+from dovetail.engine.request_context import Cancellation, RequestContext, SessionAccess, server_requests_of
 from dovetail.engine.subscriptions import Change
 from dovetail.engine.threads import CallEnded, as_coroutine, wait_in_thread
-from dovetail.errors import ToolError, Unauthorized
+from dovetail.errors import SetupError, ToolError, Unauthorized
 from dovetail.protocol import capabilities, jsonrpc
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.methods import LogLevel, RequestId
+from dovetail.protocol.session import Rules
 from dovetail.protocol.types import ResourceContents
 from dovetail.schema.encode import OutputError, to_jsonable
 
@@ -33,10 +34,15 @@ if TYPE_CHECKING:
     from dovetail.registry.elicitation import Elicited, Titles
     from dovetail.registry.roots import Root
     from dovetail.registry.sampling import Sampled, SampleOptions, Turn
+    from dovetail.registry.visibility import Names
 
 T = TypeVar("T")
 J = TypeVar("J", bound=bool | int | float | str | list[Any] | Mapping[str, Any] | None)  # unchanged by JSON
 Coro: TypeAlias = Coroutine[Any, Any, T]
+NO_SESSION = (
+    "{}: a request of {} has no session here, so its lists can't depend on earlier requests; "
+    "decide for each caller with authorize= instead"
+)
 CAN_NOT_WAIT = "ctx.{}: a def function with thread=False can't wait; leave out thread=False"
 
 
@@ -232,6 +238,33 @@ class Context:
     def _publish(self, change: Change) -> Awaitable[None]:
         self._engine.publish(change)
         return DONE
+
+    # ── what this session sees ──
+
+    def enable(self, *, tags: "Names" = (), names: "Names" = (), only: bool = False) -> Awaitable[None]:
+        """Show to this session what has one of the tags and one of the names, also if the server has disabled it.
+
+        `only` hides all else from it. Only in sessions, so up to 2025-11-25; elsewhere `authorize=` decides.
+        """
+        return self._set_visibility("ctx.enable", enabled=True, tags=tags, names=names, only=only)
+
+    def disable(self, *, tags: "Names" = (), names: "Names" = ()) -> Awaitable[None]:
+        """Hide from this session what has one of the tags and one of the names."""
+        return self._set_visibility("ctx.disable", enabled=False, tags=tags, names=names)
+
+    def _set_visibility(self, where: str, **options: Any) -> Awaitable[None]:
+        session = self._context.session_access
+        if session is None or self._context.request.session is None:
+            raise SetupError(NO_SESSION.format(where, self.protocol_version))
+        return self._run(self._change_rules(session, self._engine.visibility_rules(where, options)))
+
+    async def _change_rules(self, session: SessionAccess, new: Rules) -> None:
+        extended, before = registry.visibility.extended, session.record.rules
+        await session.change(lambda record: record.replace(rules=extended(record.rules, new, of_session=True)))
+        self._context.request.session = record = session.record
+        for kind in self._engine.lists_that_differ(before, record.rules):
+            if kind in record.announced and self._context.channel is not None:
+                await self._context.channel.notify(jsonrpc.notification(Change(kind).method))
 
     # ── the connection ──
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dovetail import engine as lazy
+from dovetail import registry
 from dovetail import state as lazy_state
 from dovetail.engine.concurrency import CallLimits, Limit
 from dovetail.engine.dispatch import Layer, Middleware, compile_chain
@@ -26,6 +27,7 @@ from dovetail.errors import ConnectionLost, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import ServerCapabilities
 from dovetail.protocol.results import ReadResourceResult, Shaper
+from dovetail.protocol.session import Rules
 from dovetail.protocol.types import IDEMPOTENCY_KEY, Implementation
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.registration import Idempotency
@@ -111,6 +113,25 @@ class Engine:
             log.warning("%s changed at this worker; others do not have that unless on_refresh brings it there", kind)
         self.publish(Change(kind))
 
+    def visibility_rules(self, where: str, options: "Mapping[str, Any]") -> Rules:
+        """The rules of `enable` and `disable`. Raises SetupError if nothing fits them."""
+        items = [item for catalog, _ in self._catalogs() for item in catalog.registered.items]
+        return registry.visibility.compile_rules(items, where, **options)
+
+    def set_visibility(self, where: str, **options: Any) -> None:
+        rules = self.visibility_rules(where, options)
+        for catalog, _ in self._catalogs():
+            catalog.set_visibility(rules)
+
+    def lists_that_differ(self, before: Rules, after: Rules) -> list[ChangeKind]:
+        """The lists that a session sees in another way with other rules of its own."""
+        found = [
+            kind
+            for each, kind in self._catalogs()
+            if each.snapshot_for(before).numbers != each.snapshot_for(after).numbers
+        ]
+        return list(dict.fromkeys(found))
+
     def on_refresh(self, function: Callable[[], Any]) -> None:
         self.refresher = self.refresher or Refresher(self)
         self.refresher.add(function)
@@ -137,7 +158,7 @@ class Engine:
     def _make_capabilities(self) -> ServerCapabilities:
         changes, options, resources = self._capability_changes, self.options, self.resources
         # A tool's choices alone offer no completions: completing tools is our own addition, which no client looks for.
-        completable: list[Prompt | Any] = [*self.prompts.all(), *resources.templates.all()]
+        completable: list[Prompt | Any] = [*self.prompts.registered.items, *resources.templates.registered.items]
         present = {
             "tools": self.tools.ever_used,
             "resources": resources.direct.ever_used or resources.templates.ever_used,
@@ -147,7 +168,7 @@ class Engine:
         }
         names = frozenset(name for name, is_present in present.items() if is_present) | frozenset(options.declare)
         experimental = dict(options.experimental)
-        if any(isinstance(tool.reuse, Idempotency) for tool in self.tools.all()):
+        if any(isinstance(tool.reuse, Idempotency) for tool in self.tools.registered.items):
             # so that clients look which tools they are
             experimental.setdefault(IDEMPOTENCY_KEY, {} if self.state.shared else {"process": self.process})
         made = ServerCapabilities(names=names, list_changed=options.list_changed, experimental=experimental)
@@ -185,13 +206,15 @@ class Engine:
         for (kind, name, argument), completer in self.completers.items():
             completer.check(catalogs[kind], name, argument)
 
-    def choices(self, kind: str, name: str) -> "tuple[Mapping[str, Sequence[str]], AccessRule | None] | None":
+    def choices(
+        self, kind: str, name: str, rules: Rules = ()
+    ) -> "tuple[Mapping[str, Sequence[str]], AccessRule | None] | None":
         """The closed sets of values for the arguments of a completion target, and its access rule; None if unknown."""
         target: Tool | Prompt | Template | None
         if kind != "ref/resource":
-            target = self.prompts.get(name) if kind == "ref/prompt" else self.tools.get(name)
-        elif (target := self.resources.templates.get(name)) is None:
-            resource = self.resources.get(name)  # `name` may be a URI with all its values
+            target = self.prompts.find(name, rules) if kind == "ref/prompt" else self.tools.find(name, rules)
+        elif (target := self.resources.templates.find(name, rules)) is None:
+            resource = self.resources.get(name, rules)  # `name` may be a URI with all its values
             return None if resource is None else ({}, resource.access)
         return None if target is None else (target.choices, target.access)
 
@@ -200,7 +223,7 @@ class Engine:
     ) -> ReadResourceResult:
         """Read as the caller of a request; `call` runs the function."""
         contents = await self.resources.read(
-            uri, partial(call, self, context), may_read=lambda rule: lazy.access.may_use(self, context, rule)
+            uri, partial(call, self, context), lambda rule: lazy.access.may_use(self, context, rule), context.rules
         )
         # What depends on a user's answer or state is without a cache hint: it is not for other users, nor for later.
         is_for_all = context.server_requests is None and not context.uses_state

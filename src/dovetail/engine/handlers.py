@@ -73,12 +73,14 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
         now = time.time()
         after = decode_cursor(params.cursor, scope=key, keys=engine.secrets, now=now)
         snapshot, shaper = catalog.snapshot, engine.shapers[context.request.revision.name]
+        if rules := context.rules:
+            snapshot = catalog.snapshot_for(rules)
         size, hint, visibility = engine.options.page_size, engine.options.hint, ALL_CALLERS
         if snapshot.rules is not None:
             visibility = lazy.access.visibility(snapshot.rules, context.principal)
             hint = msgspec.structs.replace(hint, scope="private")
         # Servers may share a catalog, but not its pages: cursors are signed, and callers may see different parts.
-        cache_key = ((shaper, engine.secrets, snapshot.version, visibility), after)
+        cache_key = ((shaper, engine.secrets, snapshot, visibility), after)
         cached = catalog.pages.get(cache_key)
         if cached is None or (cached.next_cursor is not None and now - cached.issued_at >= CURSOR_TTL / 2):
             if snapshot.rules is None:
@@ -126,7 +128,7 @@ async def read_resource(engine: "Engine", context: RequestContext) -> Result:
 
 async def subscribe(engine: "Engine", context: RequestContext) -> Result:
     params: methods.UriParams = context.request.params
-    rule = engine.resources.access_to(params.uri)
+    rule = engine.resources.access_to(params.uri, context.rules)
     if rule is not None and not await lazy.access.may_use(engine, context, rule):
         raise NotFound(uri=params.uri)
     if context.session_access is not None:
@@ -195,7 +197,7 @@ def change_notification(change: Change, meta: dict[str, Any] | None = None) -> b
 
 async def get_prompt(engine: "Engine", context: RequestContext) -> Result:
     params: methods.GetPromptParams = context.request.params
-    prompt = engine.prompts.get(params.name)
+    prompt = engine.prompts.find(params.name, context.rules)
     if prompt is None or (prompt.access is not None and not await lazy.access.may_use(engine, context, prompt.access)):
         raise ProtocolError(f"Unknown prompt: {excerpt(params.name)}", code=INVALID_PARAMS)
     if params.request_state is not UNSET or params.input_responses is not UNSET:
@@ -243,7 +245,7 @@ async def complete(engine: "Engine", context: RequestContext) -> Result:
     params: methods.CompleteParams = context.request.params
     ref, argument = params.ref, params.argument
     name = ref.uri if ref.type == "ref/resource" else ref.name
-    choices, rule = engine.choices(ref.type, name) or (None, None)
+    choices, rule = engine.choices(ref.type, name, context.rules) or (None, None)
     if choices is None or (rule is not None and not await lazy.access.may_use(engine, context, rule)):
         raise ProtocolError(f"There is nothing to complete for {ref.type} {excerpt(name)!r}", code=INVALID_PARAMS)
     completer = engine.completers.get((ref.type, name, argument.name))

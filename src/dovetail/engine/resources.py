@@ -17,6 +17,7 @@ from dovetail.engine.subscriptions import Change
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import ArgumentError, Busy, NotFound
 from dovetail.protocol.results import CacheHint, ReadResourceResult
+from dovetail.protocol.session import EVERYTHING, Rules
 from dovetail.protocol.types import MAX_URI_LENGTH, ResourceDefinition
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import Invocation
@@ -86,28 +87,28 @@ class Resources:
         with self._adding:
             if isinstance(source, registry.resources.Template):
                 if source.access is not None or self._has_rules():
-                    chosen = [each for each in self.direct.all() if each.folder is None]
-                    registry.resources.check_overlaps(source, [*chosen, *self.templates.all()], where)
+                    chosen = [each for each in self.direct.registered.items if each.folder is None]
+                    registry.resources.check_overlaps(source, [*chosen, *self.templates.registered.items], where)
                 self.templates.add(source.uri, source, where=where)
             else:
                 if source.access is not None:
-                    registry.resources.check_overlaps(source, self.templates.all(), where)
+                    registry.resources.check_overlaps(source, self.templates.registered.items, where)
                 self.direct.add(registry.resources.normalize_uri(source.uri), source, where=where)
         if source.access is not None:
             self.mark_files_stale()  # a folder may list less now
 
-    def _find(self, uri: str) -> "tuple[Resource | Template, dict[str, Any]]":
+    def _find(self, uri: str, rules: Rules) -> "tuple[Resource | Template, dict[str, Any]]":
         """The resource of a URI, a direct one before templates, and the values of the URI. Raises NotFound."""
         if len(uri) > MAX_URI_LENGTH:  # without an echo of it
             raise NotFound(f"Resource not found: its URI is longer than {MAX_URI_LENGTH:,} characters")
-        resource, text = self.direct.get(uri), uri  # its names are normalized
+        resource, text = self.direct.find(uri, rules), uri  # its names are normalized
         if resource is None:
             text = registry.resources.normalize_uri(uri)
-            resource = self.direct.get(text)
+            resource = self.direct.find(text, rules)
         if resource is not None and resource.folder is None:
             return resource, {}
         problem: ArgumentError | None = None
-        for template in self._ordered():
+        for template in self._ordered(rules):
             texts = template.match(text)
             if texts is None:
                 continue
@@ -118,27 +119,27 @@ class Resources:
                     problem = problem or failure
         raise NotFound("Resource not found" if problem is None else f"Resource not found. {problem}", uri=uri)
 
-    def _ordered(self) -> "list[Template]":
+    def _ordered(self, rules: Rules) -> "list[Template]":
         """Templates in the order of lookup: guarded before open ones, then by literal characters, then by age."""
-        snapshot, templates = self._in_order
-        if snapshot is not self.templates.snapshot:
-            snapshot = self.templates.snapshot
+        known, templates = self._in_order
+        if known is not (snapshot := self.templates.snapshot_for(rules)):
             templates = sorted(snapshot.items, key=lambda each: (each.access is None, -each.template.literal_length))
             self._in_order = snapshot, templates
         return templates
 
     def _has_rules(self) -> bool:
-        return self.direct.snapshot.rules is not None or self.templates.snapshot.rules is not None
+        """Whether anything has an access rule. What is disabled counts: a folder must not offer it instead."""
+        return self.direct.registered.rules is not None or self.templates.registered.rules is not None
 
-    def get(self, uri: str) -> "Resource | Template | None":
+    def get(self, uri: str, rules: Rules = ()) -> "Resource | Template | None":
         try:
-            return self._find(uri)[0]
+            return self._find(uri, rules)[0]
         except NotFound:
             return None
 
-    def access_to(self, uri: str) -> "AccessRule | None":
+    def access_to(self, uri: str, rules: Rules = ()) -> "AccessRule | None":
         """The access rule of a URI; None if every caller may read it. Raises NotFound."""
-        return self._find(uri)[0].access
+        return self._find(uri, rules)[0].access
 
     def remove(self, uri: str) -> bool:
         """Remove a resource, or a template and, if it is a folder, the files it listed."""
@@ -148,15 +149,15 @@ class Resources:
         self._swap([resource.uri for resource in self.files_in(uri)], {})
         return True
 
-    async def read(self, uri: str, call: Call, may_read: MayRead) -> ReadResourceResult:
+    async def read(self, uri: str, call: Call, may_read: MayRead, rules: Rules = ()) -> ReadResourceResult:
         """The contents behind a URI; `call` runs the function, `may_read` is called if there is an access rule."""
-        cached = self._cached.get(uri)
+        cached = None if rules else self._cached.get(uri)
         if cached is not None and cached.until > time.monotonic():
             if cached.access is not None and not await may_read(cached.access):
                 raise NotFound(uri=uri)
             return cached.contents
         changes = self._changes
-        source, values = self._find(uri)
+        source, values = self._find(uri, rules)
         if isinstance(source, registry.resources.Template) and (name := source.escaping_variable(values)) is not None:
             log.info("%s: a value of %s leads out of a folder: not found; unsafe=[%r] takes it", source.uri, name, name)
             raise NotFound(uri=uri)
@@ -171,7 +172,7 @@ class Resources:
         if source.access is not None:
             hint = msgspec.structs.replace(hint, scope="private")
         contents = ReadResourceResult(items, hint)
-        is_new = changes == self._changes  # else it may be out of date already
+        is_new = changes == self._changes and not rules  # else it may be out of date already, or not be for all
         if source.cache is not None and is_new and uri == registry.resources.normalize_uri(uri):
             self._cache(uri, CachedContents(contents, time.monotonic() + source.cache, source.access))
         return contents
@@ -207,16 +208,16 @@ class Resources:
             self._sync(each, self._entries_of(each))
 
     def folders(self) -> "list[Template]":
-        return [template for template in self.templates.all() if template.directory is not None]
+        return [template for template in self.templates.registered.items if template.directory is not None]
 
     def files_in(self, folder: str) -> "list[Resource]":
-        return [resource for resource in self.direct.all() if resource.folder == folder]
+        return [resource for resource in self.direct.registered.items if resource.folder == folder]
 
     def _guard_of(self, folder: "Template") -> "FileGuard | None":
         """The access rule of a folder's files; None if every caller may read all. May be called from any thread."""
         if not self._has_rules():
             return None
-        snapshots = self.direct.snapshot, self.templates.snapshot
+        snapshots = self.direct.registered, self.templates.registered
         known = self._file_guards.get(folder.uri)
         if known is None or known[:2] != snapshots:
             guard = registry.resources.FileGuard.for_folder(folder, snapshots[0].items, snapshots[1].items)
@@ -250,25 +251,27 @@ class Resources:
     async def _list_files(self) -> None:
         began = time.monotonic()
         self._watch_folders()  # first, so that no change from now on is missed
-        for resource in self.direct.all():
+        for resource in self.direct.registered.items:
             if (describe := resource.describe) is not None:
                 self._update(resource, await self._threads.run(describe, label=f"file {resource.uri}"))
         for folder in self.folders():
             entries = await self._threads.run(partial(self._entries_of, folder), label=f"directory {folder.uri}")
-            if self.templates.get(folder.uri) is folder:  # it may have been removed meanwhile
+            if self.templates.find(folder.uri) is folder:  # it may have been removed meanwhile
                 self._sync(folder, entries)
         self._files_listed, self._listing_took = began, time.monotonic() - began
 
     def _update(self, resource: "Resource", definition: ResourceDefinition) -> None:
         key = registry.resources.normalize_uri(resource.uri)
-        if definition != resource.definition and self.direct.get(key) is resource:
+        if definition != resource.definition and self.direct.find(key) is resource:
             self.direct.replace(key, msgspec.structs.replace(resource, definition=definition))
 
     def _entries_of(self, folder: "Template") -> "list[FileEntry]":
         """The files whose URIs belong to this folder and to no other template. From any thread: there may be many."""
         assert folder.directory is not None
         entries = folder.directory.entries()
-        return entries if len(self.templates) == 1 else [entry for entry in entries if self.get(entry.uri) is folder]
+        if len(self.templates.registered.items) == 1:
+            return entries
+        return [entry for entry in entries if self.get(entry.uri, EVERYTHING) is folder]
 
     def _sync(self, folder: "Template", entries: "Sequence[FileEntry]") -> None:
         found = {entry.uri: entry for entry in entries}
@@ -276,7 +279,7 @@ class Resources:
         for uri in known.keys() & found.keys():
             self._update(known[uri], registry.resources.entry_definition(folder, found[uri]))
         compile_entry = partial(registry.resources.compile_entry, folder)
-        new = {uri: compile_entry(entry) for uri, entry in found.items() if self.direct.get(uri) is None}
+        new = {uri: compile_entry(entry) for uri, entry in found.items() if self.direct.find(uri) is None}
         self._swap(sorted(known.keys() - found.keys()), new)
 
     def _swap(self, gone: "Sequence[str]", new: "Mapping[str, Resource]") -> None:
@@ -332,7 +335,7 @@ class Resources:
                 await self.refresh_files()
 
     def _path(self, uri: str) -> "Path | None":
-        source = self.get(uri)
+        source = self.get(uri, EVERYTHING)
         if isinstance(source, registry.resources.Template):
             return source.path_of(registry.resources.normalize_uri(uri))
         return None if source is None else source.path

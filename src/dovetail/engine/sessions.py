@@ -27,7 +27,7 @@ RECENT_USE = 60.0  # seconds; a session that was used since is not evicted for a
 MAX_CHECKS = 8  # of sessions that might be evicted
 MAX_ID = 128  # characters
 ENDED_PREFIX = "ended/"  # and the id of a session that was ended
-_codec: Codec[Session] = Codec(Session, "session", version=3)
+_codec: Codec[Session] = Codec(Session, "session", version=4)
 
 
 class SessionHandle(msgspec.Struct, eq=False):

@@ -28,6 +28,18 @@ def bounded_client(client: bytes, capabilities: bytes, http_status: int = 200) -
     return client
 
 
+class VisibilityRule(msgspec.Struct, frozen=True, array_like=True):
+    """Enables or disables what has one of these tags and one of these names, which may be patterns; empty: any."""
+
+    enabled: bool
+    tags: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+Rules = tuple[VisibilityRule, ...]  # the last one that fits counts
+EVERYTHING: Rules = (VisibilityRule(True),)  # also what the server has disabled
+
+
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """What `initialize` negotiated, and what the client has requested since."""
 
@@ -42,6 +54,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None  # the principal that opened it; no other may use it
     resume_change: int | None = None  # where a GET stream without Last-Event-ID begins in the change log
     resume_message: int = 0  # the same in the log of messages to this session alone
+    rules: Rules = ()  # of `ctx.enable` and `ctx.disable`, after those of the server
 
     @classmethod
     def open(

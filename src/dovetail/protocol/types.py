@@ -312,6 +312,14 @@ class PromptDefinition(msgspec.Struct, frozen=True, omit_defaults=True, rename="
 
 
 Definition = ToolDefinition | ResourceDefinition | TemplateDefinition | PromptDefinition
+
+
+def tags_of(definition: Definition) -> frozenset[str]:
+    """The tags in `_meta`, which may come from another server."""
+    tags = (definition.meta or {}).get(TAGS_KEY)
+    return frozenset(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, (list, tuple)) else frozenset()
+
+
 D = TypeVar("D", bound=Definition)
 
 

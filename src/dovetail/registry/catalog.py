@@ -9,12 +9,15 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from dovetail import registry
 from dovetail.errors import SetupError
+from dovetail.protocol.session import EVERYTHING, Rules
 from dovetail.registry.functions import qualified_name
 from dovetail.registry.registration import AccessRules
 
 T = TypeVar("T")
 log = logging.getLogger("dovetail")
+MAX_SNAPSHOTS = 64  # for sessions with rules of their own
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 
 
@@ -57,6 +60,7 @@ class Catalog(Generic[T]):
     """Items in the order of their registration. Every change drops the cached pages and calls the listeners.
 
     A registration number is never reused, so a cursor that holds one stays right while items are added and removed.
+    Disabled items are held aside: they keep their names and numbers, but only `find` and `registered` know them.
     """
 
     def __init__(self, noun: str, *, max_pages: int = 256, max_bytes: int = 64 * 1024 * 1024) -> None:
@@ -67,8 +71,11 @@ class Catalog(Generic[T]):
         self.pages: dict[tuple[Hashable, int], CachedPage] = {}  # the cache, by encoder and position
         self._items: dict[str, T] = {}
         self.get: Callable[[str], T | None] = self._items.get  # the dict's own: every call looks up its tool
-        self._numbers: dict[str, int] = {}
+        self._disabled: dict[str, T] = {}
+        self._numbers: dict[str, int] = {}  # of all, in their order
+        self.rules: Rules = ()  # of `server.enable` and `server.disable`
         self._snapshot: Snapshot[T] | None = None
+        self._snapshots: dict[Rules, Snapshot[T]] = {}
         self._cached_bytes = 0
         self._last_number = 0
         self._listeners: list[Callable[[], object]] = []
@@ -81,7 +88,7 @@ class Catalog(Generic[T]):
         return list(self.snapshot.items)
 
     def names(self) -> list[str]:
-        return list(self._items)
+        return [name for name in list(self._numbers) if name in self._items]
 
     def add(self, name: str, item: T, *, where: str = "") -> None:
         """Add an item. Raises SetupError for a name that is taken; `where` names the function for the message."""
@@ -93,8 +100,8 @@ class Catalog(Generic[T]):
     def replace(self, name: str, item: T) -> None:
         """Replace an item by a new version, which keeps its number; no listener is called."""
         with self._lock:
-            if name in self._items:
-                self._items[name] = item
+            if name in self._numbers:
+                self._place_of(name)[name] = item
                 self._drop_pages()
 
     def remove(self, name: str) -> bool:
@@ -103,17 +110,22 @@ class Catalog(Generic[T]):
         return found
 
     def clear(self) -> None:
-        if self.swap(tuple(self._items), {}):
+        if self.swap(tuple(self._numbers), {}):
             self._announce()
 
     def swap(self, removed: Iterable[str], new: Mapping[str, T]) -> bool:
         """Remove items, and add those whose names are free. True if something changed; no listener is called."""
         with self._lock:
-            found = [name for name in removed if name in self._items]
+            found = [name for name in removed if name in self._numbers]
             for name in found:
-                del self._items[name], self._numbers[name]
-            added = {name: item for name, item in new.items() if name not in self._items}
-            self._items.update(added)
+                del self._place_of(name)[name], self._numbers[name]
+            added = {name: item for name, item in new.items() if name not in self._numbers}
+            if self.rules:
+                enabled = {name: item for name, item in added.items() if self._is_enabled(item)}
+                self._disabled.update((name, item) for name, item in added.items() if name not in enabled)
+                self._items.update(enabled)
+            else:
+                self._items.update(added)
             self._numbers.update((name, number) for number, name in enumerate(added, self._last_number + 1))
             self._last_number += len(added)
             if found or added:
@@ -121,22 +133,66 @@ class Catalog(Generic[T]):
                 self._drop_pages()
             return bool(found or added)
 
+    def _place_of(self, name: str) -> dict[str, T]:
+        return self._items if name in self._items else self._disabled
+
+    def _is_enabled(self, item: T) -> bool:
+        return registry.visibility.is_enabled(self.rules, item)
+
+    def set_visibility(self, new: Rules) -> None:
+        """Add rules, which hold for later items too."""
+        with self._lock:
+            self.rules = registry.visibility.extended(self.rules, new)
+            enabled = [name for name, item in self._disabled.items() if self._is_enabled(item)]
+            disabled = [name for name, item in self._items.items() if not self._is_enabled(item)]
+            self._items.update((name, self._disabled.pop(name)) for name in enabled)
+            self._disabled.update((name, self._items.pop(name)) for name in disabled)
+            if enabled or disabled:
+                self._drop_pages()
+        if enabled or disabled:
+            self._announce()
+
+    def find(self, name: str, rules: Rules = EVERYTHING) -> T | None:
+        """An item that a session with these rules sees, which may be one that the server has disabled."""
+        if not rules:
+            return self._items.get(name)
+        item = self._place_of(name).get(name)
+        if item is None or rules is EVERYTHING:
+            return item
+        return item if registry.visibility.is_enabled(rules, item, default=name in self._items) else None
+
     def page(self, after: int, size: int) -> Page[T]:
         return self.snapshot.page(after, size)
 
     @property
     def snapshot(self) -> Snapshot[T]:
-        """All items as they are now; made at the first use after a change."""
-        return self._snapshot or self._make_snapshot()
+        """All items as they are now, without disabled ones; made at the first use after a change."""
+        return self._snapshot or self._make_snapshot(())
 
-    def _make_snapshot(self) -> Snapshot[T]:
+    @property
+    def registered(self) -> Snapshot[T]:
+        """All items, disabled ones too."""
+        return self.snapshot_for(EVERYTHING) if self._disabled else self.snapshot
+
+    def snapshot_for(self, rules: Rules) -> Snapshot[T]:
+        """The items that a session with these rules sees."""
+        return (self._snapshots.get(rules) or self._make_snapshot(rules)) if rules else self.snapshot
+
+    def _make_snapshot(self, rules: Rules) -> Snapshot[T]:
         with self._lock:
-            if self._snapshot is None:
-                items = list(self._items.values())
-                rules = [rule for item in items if (rule := getattr(item, "access", None)) is not None]
-                combined = AccessRules.combine(rules) if rules else None
-                self._snapshot = Snapshot(self.version, list(self._numbers.values()), items, combined)
-            return self._snapshot
+            if (known := self._snapshots.get(rules)) is not None:
+                return known
+            names = [name for name in self._numbers if name in self._items or rules]
+            found = {name: item for name in names if (item := self.find(name, rules)) is not None}
+            access = [rule for item in found.values() if (rule := getattr(item, "access", None)) is not None]
+            combined = AccessRules.combine(access) if access else None
+            numbers = [self._numbers[name] for name in found]
+            made = self._snapshots[rules] = Snapshot(self.version, numbers, list(found.values()), combined)
+            if not rules:
+                self._snapshot = made
+            elif len(self._snapshots) > MAX_SNAPSHOTS:
+                del self._snapshots[next(iter(self._snapshots))]
+            return made
 
     def cache_page(self, key: tuple[Hashable, int], page: CachedPage, version: int) -> None:
         """Cache a page of this version of the catalog; the oldest pages are evicted for it."""
@@ -170,6 +226,7 @@ class Catalog(Generic[T]):
     def _drop_pages(self) -> None:
         self.version += 1
         self._snapshot = None
+        self._snapshots.clear()
         self._cached_bytes = 0
         self.pages.clear()
 

@@ -92,7 +92,7 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, catalog: Catalog[Any], name: str, argument: str) -> None:
         """Raises SetupError if the catalog has no such item; an argument that the item does not have is only logged."""
-        item = catalog.get(name)
+        item = catalog.find(name)
         if item is None:
             raise SetupError(f"{self.where}: there is no {catalog.noun} {name}{did_you_mean(name, catalog.names())}")
         if argument not in (names := item.argument_names):

@@ -21,6 +21,7 @@ from dovetail.protocol.types import (
     ResourceContents,
     ResourceDefinition,
     TemplateDefinition,
+    tags_of,
 )
 from dovetail.protocol.uri_template import UriTemplate, Value, is_template, normalize_escapes, valid_uri
 from dovetail.protocol.uri_template import normalize_uri as normalize_uri
@@ -62,6 +63,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     path: Path | None = None  # a file that can be watched
     describe: Callable[[], ResourceDefinition] | None = None  # for each listing, since a file's size and time change
     folder: str | None = None  # the template of the folder that lists it
+    folder_tags: frozenset[str] = frozenset()  # and its tags
     mime_type: str | None = None  # of its contents; None: by the type of the return value
     access: AccessRule | None = None  # None: every caller may read it
 
@@ -263,6 +265,7 @@ def compile_entry(folder: Template, entry: FileEntry) -> Resource:
         access=folder.access,
         path=entry.path,
         folder=folder.uri,
+        folder_tags=tags_of(folder.definition),
         mime_type=folder.mime_type,
     )
 

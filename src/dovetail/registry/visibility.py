@@ -1,0 +1,79 @@
+"""Rules that enable and disable tools, resources and prompts: the last one that fits an item counts."""
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any
+
+from dovetail.errors import SetupError
+from dovetail.protocol.session import Rules, VisibilityRule
+from dovetail.protocol.types import tags_of
+from dovetail.registry.registration import did_you_mean
+
+MAX_RULES = 100  # of a session
+MAX_LENGTH = 256  # characters of a tag or name in a rule
+Names = str | Iterable[str]  # one, or several
+
+
+def is_enabled(rules: Rules, item: Any, default: bool = True) -> bool:
+    name, tags = _labels(item)
+    return next((rule.enabled for rule in reversed(rules) if _fits(rule, name, tags)), default)
+
+
+def _labels(item: Any) -> tuple[str, frozenset[str]]:
+    """The name or URI that rules see, and the tags. A file of a folder is enabled and disabled with its folder."""
+    if getattr(item, "folder", None) is not None:
+        return item.folder, item.folder_tags
+    name: str = item.uri if hasattr(item, "uri") else item.name
+    return name, tags_of(item.definition)
+
+
+def _fits(rule: VisibilityRule, name: str, tags: frozenset[str]) -> bool:
+    return (not rule.tags or not tags.isdisjoint(rule.tags)) and (
+        not rule.names or any(_has_name(name, pattern) for pattern in rule.names)
+    )
+
+
+def _has_name(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern)
+
+
+def compile_rules(
+    items: Iterable[Any], where: str, *, enabled: bool, tags: Names = (), names: Names = (), only: bool = False
+) -> Rules:
+    """The rules of one call of `enable` or `disable`. Raises SetupError if none of the items fits."""
+    known = [_labels(item) for item in items]
+    rule = VisibilityRule(enabled, _texts(tags, f"{where}: tags"), _texts(names, f"{where}: names"))
+    if not rule.tags and not rule.names:
+        raise SetupError(f'{where} needs tags= or names=; names="*" means all')
+    all_tags = sorted(frozenset[str]().union(*(each for _, each in known)))
+    for tag in rule.tags:
+        if tag not in all_tags:
+            raise SetupError(f"{where}: nothing has the tag {tag!r}{did_you_mean(tag, all_tags)}")
+    all_names = list(dict.fromkeys(name for name, _ in known))
+    for name in rule.names:
+        if not any(_has_name(each, name) for each in all_names):
+            problem = f"there is no tool, resource, template or prompt {name!r}"
+            raise SetupError(f"{where}: {problem}{did_you_mean(name, all_names)}")
+    if not any(_fits(rule, *labels) for labels in known):
+        raise SetupError(
+            f"{where}: nothing has both one of these tags and one of these names; use two calls for either"
+        )
+    return (VisibilityRule(False), rule) if only else (rule,)
+
+
+def _texts(given: Names, where: str) -> tuple[str, ...]:
+    texts: set[Any] = {given} if isinstance(given, str) else set(given)
+    if not all(isinstance(text, str) and 0 < len(text) <= MAX_LENGTH for text in texts):
+        raise SetupError(f"{where}={given!r} is not possible; use strings of 1 to {MAX_LENGTH} characters")
+    return tuple(sorted(texts))
+
+
+def extended(rules: Rules, new: Rules, *, of_session: bool = False) -> Rules:
+    """The rules with new ones behind them, which replace those for the same tags and names. Raises SetupError."""
+    for rule in new:
+        is_for_all = not rule.tags and rule.names in ((), ("*",))
+        kept = () if is_for_all else (each for each in rules if (each.tags, each.names) != (rule.tags, rule.names))
+        rules = (*kept, rule)
+    if of_session and len(rules) > MAX_RULES:
+        raise SetupError(f"ctx.enable, ctx.disable: a session holds {MAX_RULES} rules at most; use tags or patterns")
+    return rules
