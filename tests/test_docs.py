@@ -339,6 +339,10 @@ SCENARIOS: dict[str, list[Step]] = {
     "tools_content": [call("search", text="x", gives={"hits": ["X"]})],
     "tools_dynamic": [refuse("tools/call", name="polish", says="Unknown tool: polish"), listen_for_tools],
     "annotations": [call("find", text="sand", gives=["dune"]), call("discard", name="emma", gives="Gone.")],
+    "transforms": [
+        call("find_books", title="e", gives=["Dune (books-2026)", "Emma (books-2026)"]),
+        fail("find_books", title="e", index="mine", says="index: unknown argument (known: title, limit)"),
+    ],
     "registry": [
         call("learn", word="shout", gives="I learned shout."),
         call("shout", text="hi", gives="hi!"),

@@ -79,6 +79,8 @@ if TYPE_CHECKING:
     from dovetail.registry.roots import Roots as Roots
     from dovetail.registry.sampling import Sample as Sample
     from dovetail.registry.sampling import Sampled as Sampled
+    from dovetail.registry.transforms import ArgTransform as ArgTransform
+    from dovetail.registry.transforms import ToolTransform as ToolTransform
     from dovetail.schema.constraints import Field as Field
     from dovetail.server import Server as Server
     from dovetail.state.base import StoreFull as StoreFull
@@ -125,6 +127,7 @@ _NAMES = {
     "registry.registration": ["Idempotency"],
     "registry.roots": ["Root", "Roots"],
     "registry.sampling": ["Sample", "Sampled"],
+    "registry.transforms": ["ArgTransform", "ToolTransform"],
     "schema.constraints": ["Field"],
     "server": ["Server"],
     "state.base": ["StoreFull", "StoreUnavailable"],

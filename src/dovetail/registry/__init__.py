@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from dovetail.registry import resources as resources
     from dovetail.registry import roots as roots
     from dovetail.registry import sampling as sampling
+    from dovetail.registry import transforms as transforms
     from dovetail.registry import visibility as visibility
 
 __getattr__ = lazy_modules(
-    __name__, "dependencies", "elicitation", "files", "prompts", "resources", "roots", "sampling", "visibility"
-)
+    __name__, "dependencies", "elicitation", "files", "prompts", "resources", "roots", "sampling", "transforms",
+    "visibility",
+)  # fmt: skip

@@ -27,7 +27,7 @@ from dovetail.schema.validate import Validator
 Raw = bytes | msgspec.Raw
 
 _DECODE_ERRORS = (*UNREADABLE, ValueError, TypeError)  # TypeError: a list among the items of a set
-_MAX_LENIENT_BYTES = 64 * 1024  # of arguments that are decoded a second time
+MAX_LENIENT_BYTES = 64 * 1024  # of arguments that are decoded a second time
 _MUTABLE = (list, dict, set, bytearray, collections.deque)  # each call gets its own copy of such a default
 _decode_any = msgspec.json.Decoder().decode
 
@@ -61,7 +61,7 @@ class _LenientDecoder:
 
     def _decode_again(self, raw: Raw, error: Exception | None = None) -> dict[str, Any]:
         value = self._parse(raw, error)
-        if len(raw) > _MAX_LENIENT_BYTES:
+        if len(raw) > MAX_LENIENT_BYTES:
             path, words = problems_in(error)[0] if error else ("", DOES_NOT_FIT)
             raise ArgumentError(self.subject, [problem_line(path, words, value), f"arguments: {INCOMPLETE}"])
         budget = Budget()

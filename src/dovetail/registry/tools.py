@@ -4,11 +4,12 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence, Set
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Raw
 
+from dovetail import registry
 from dovetail.errors import SetupError
 from dovetail.protocol.elicitation import InputRequired
 from dovetail.protocol.headers import HeaderParameter, header_parameters
@@ -20,6 +21,9 @@ from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function
 from dovetail.registry.outputs import Output, ToResult, bound_result, compile_output, compile_raw_output, mark_untrusted
 from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json, to_jsonable
+
+if TYPE_CHECKING:
+    from dovetail.registry.transforms import ToolTransform
 
 
 class CommonToolOptions(registration.CommonOptions, total=False):
@@ -37,6 +41,7 @@ class CommonToolOptions(registration.CommonOptions, total=False):
     idempotency: bool | registration.Idempotency
     cache: float
     cache_shared: bool
+    transform: "ToolTransform"
 
 
 class ToolOptions(CommonToolOptions, total=False):
@@ -63,6 +68,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     reuse: registration.Reuse | None = None  # of its results
     headers: tuple[HeaderParameter, ...] = ()
     choices: Mapping[str, Sequence[str]] = {}  # arguments whose values are a closed set, for completion
+    rewrite: Callable[[bytes | Raw], Raw] | None = None  # a client's arguments as those of the tool that a mount calls
 
     @property
     def name(self) -> str:
@@ -112,6 +118,7 @@ def compile_tool(
     )
     options = registration.checked_options(options, ToolOptions.__optional_keys__, info.where)
     name = check_name(info.name, info.where)
+    transform = options.get("transform")
     arguments: Arguments | RawArguments
     if raw_schema is None:
         arguments = Arguments(info, lenient=lenient)
@@ -124,14 +131,14 @@ def compile_tool(
     policy = options.get("output", "text" if options.get("structured_output") is False else output)
     output_schema, to_result = _compile_result(info, policy, options.get("output_schema"))
     if (most := options.get("max_result_bytes")) is not None:
-        to_result = functools.partial(bound_result, to_result, most, name)
+        to_result = functools.partial(bound_result, to_result, most, getattr(transform, "name", None) or name)
     rates = registration.parse_rates(options["rate_limit"], info.where) if "rate_limit" in options else ()
     untrusted = options.get("untrusted_output", False)
     annotations = _annotations(options, info.where)
     reuse = _reuse(options, info, annotations)
     if isinstance(reuse, registration.Idempotency):  # how a client knows that it may repeat a call
         options = {**options, "meta": {**(options.get("meta") or {}), **reuse.mark}}
-    return Tool(
+    tool = Tool(
         definition=ToolDefinition(
             input_schema=arguments.schema,
             output_schema=output_schema,
@@ -151,6 +158,9 @@ def compile_tool(
         choices=closed_choices(arguments.schema),
         reuse=reuse,
     )
+    if transform is None:
+        return tool
+    return msgspec.structs.replace(registry.transforms.transform_tool(tool, transform, info.where), rewrite=None)
 
 
 def _reuse(options: ToolOptions, info: FunctionInfo, annotations: ToolAnnotations | None) -> registration.Reuse | None:

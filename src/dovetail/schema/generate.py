@@ -120,10 +120,7 @@ class SchemaWriter:
         return renamed(schema)
 
     def _without_checked_formats(self, schema: JsonSchema) -> JsonSchema:
-        if not self.for_checks:
-            return schema
-        schema = map_subschemas(schema, self._without_checked_formats)
-        return {key: value for key, value in schema.items() if key != "format" or value not in _CHECKED_BY_TYPES}
+        return without_checked_formats(schema) if self.for_checks else schema
 
     def _free_name(self, name: str, body: JsonSchema) -> str:
         candidates = (name, *(f"{name}_{number}" for number in range(2, 1000)))
@@ -221,6 +218,12 @@ def map_subschemas(schema: JsonSchema, change: Callable[[JsonSchema], JsonSchema
         elif keyword in _SINGLES:
             changed[keyword] = _applied(change, argument)
     return changed
+
+
+def without_checked_formats(schema: JsonSchema) -> JsonSchema:
+    """The schema without the formats that types check."""
+    schema = map_subschemas(schema, without_checked_formats)
+    return {key: value for key, value in schema.items() if key != "format" or value not in _CHECKED_BY_TYPES}
 
 
 def _applied(change: Callable[[JsonSchema], JsonSchema], part: Any) -> Any:
