@@ -315,16 +315,15 @@ class OpenCalls:
 
     async def close(self) -> None:
         """Stop all calls: the server stops."""
-        for call in tuple(self._begun):
-            call.cancel(STOPPED)
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=STOP_WAIT)
         if self._listener is not None:
             self._listener.close()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=STOP_WAIT)
+        for call in tuple(self._begun):
+            call.cancel(STOPPED)
+        for is_last in (False, True):
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=STOP_WAIT)
+            for task in () if is_last else self._tasks:
+                task.cancel()
 
     async def _outcome(self, call: OpenCall, context: RequestContext) -> Outcome:
         call.contexts.append(context)
