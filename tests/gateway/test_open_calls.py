@@ -14,7 +14,8 @@ from dovetail.engine.open_calls import Asks, Failed, Finished, OpenCall, open_ca
 from dovetail.engine.workers import LeaseTimings
 from dovetail.errors import MissingCapability, ProtocolError
 from dovetail.protocol import revisions
-from http_serving import hosted, serving, until
+from dovetail.state.base import StoreFull
+from http_serving import hosted, serving, settle, until
 from http_wire import CAPABILITIES_KEY, HttpExchange, HttpWire, text_of
 from remote_state import RemoteState
 from server_requests import CAPABILITIES, MODERN, is_input_required, messages, retry
@@ -46,6 +47,7 @@ class Gateway:
         self.cancelled = 0
         self.states: list[Any] = []
         self.refusals: list[Exception] = []
+        self.withdraw = asyncio.Event()  # the questions of a call that ends so
 
     async def talk(self, rounds: list[list[str]], ctx: Context, end: str = "") -> Any:
         calls, context = open_calls_of(ctx._engine), ctx._context
@@ -63,6 +65,11 @@ class Gateway:
 
     async def backend(self, ask: OpenCall, rounds: list[list[str]], end: str) -> bytes:
         self.begun += 1
+        if end == "withdraw":
+            asking = asyncio.create_task(self.answer(ask, "A?"))
+            await self.withdraw.wait()
+            asking.cancel()
+            return b"withdrawn" * (1 << 10)
         answers: list[str] = []
         try:
             for number, together in enumerate(rounds, 1):
@@ -133,9 +140,12 @@ class Remote(RemoteState):
     def __init__(self) -> None:
         super().__init__()
         self.names: set[str] = set()
+        self.longest = 1 << 20  # bytes
 
     async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
         self.names.add(key)
+        if len(value) > self.longest:
+            raise StoreFull
         return await super().put(key, value, ttl=ttl, if_version=if_version)
 
 
@@ -223,6 +233,16 @@ async def test_failures_are_the_same_at_every_worker(store: Any, end: str) -> No
     expected = {"tool": "The desk is closed", "protocol": {"desk": 7}, "other": "The tool talk failed"}[end]
     assert str(expected) in str(ends[0])
     assert "a detail" not in str(ends)
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+async def test_a_backend_may_end_the_call_while_its_question_is_out(store: Any, worker: int) -> None:
+    here, caller = Gateway(), Caller(end="withdraw")
+    async with workers(store, here, Gateway()) as apps:
+        asked = await caller.send(apps[0])
+        here.withdraw.set()
+        await settle()
+        assert text(await caller.send(apps[worker], asked)).startswith("withdrawn")
 
 
 # ── clients ──
@@ -436,6 +456,16 @@ async def test_the_worker_of_a_call_needs_no_store() -> None:
         assert text(await caller.send(apps[0], asked)) == "a?"
         state.error = None
     assert gateway.effects == ["a?"]
+
+
+async def test_an_outcome_that_the_store_does_not_take_is_told() -> None:
+    state, gateway, caller = Remote(), Gateway(), Caller(end="withdraw")
+    async with workers(state, gateway, Gateway()) as apps:
+        asked = [await caller.send(apps[0]) for _ in range(2)]
+        state.longest = 1 << 10
+        gateway.withdraw.set()
+        assert "too long to be handed over" in text(await caller.send(apps[1], asked[0]))
+        assert text(await caller.send(apps[0], asked[1])).startswith("withdrawn")
 
 
 async def test_a_record_that_the_store_has_lost_is_written_again() -> None:

@@ -34,7 +34,7 @@ from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.request_state import MAX_ROUNDS
 from dovetail.protocol.revisions import Revision
 from dovetail.schema.encode import OutputError, to_jsonable
-from dovetail.state.base import Codec, Listener, StoreFull, StoreUnavailable
+from dovetail.state.base import Codec, Listener, StoreFull, StoreUnavailable, retry_while_unavailable
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
@@ -50,8 +50,8 @@ POLL_INTERVAL = 1.0  # seconds; a lost worker wakes no request that waits for it
 STORE_WAIT = 2.0  # seconds that questions wait for the store; then they are sent, and stored later
 STORE_PATIENCE = 15.0  # seconds that a waiting request bears with a store that is unavailable
 RECORD_WAIT = 5.0  # seconds to wait for the record of a call, which may be written late
+RETRY_DELAY = 0.3  # seconds, for a store that is unavailable
 STOP_WAIT = 2.0  # seconds that the work of calls gets to end when the server stops
-RETRY_DELAYS = (0.1, 0.3, 0.5, 1.0)  # seconds, for a store that takes no outcome; then the last again and again
 
 LOST = "The call was lost with the worker that held it; whether it had its effect is not known"
 GONE = "The call is not open any more: it was answered too late, or was cancelled; make it again from its beginning"
@@ -59,7 +59,7 @@ EXPIRED = "The call has ended because its questions were not answered in time; m
 OTHER_ROUND = "These questions were answered already, and the call has gone on since"
 CANCELLED = "The call was cancelled"
 STOPPED = "The call was stopped because the server shuts down; whether it had its effect is not known"
-TOO_LONG = "The call has ended, but its result is too long to be handed over by the worker that held it"
+TOO_LONG = "The call had an outcome, but it is too long to be handed over by the worker that holds the call"
 BUSY = "Too many calls wait for answers to their questions; answer some, or try again later"
 log = logging.getLogger("dovetail")
 
@@ -183,10 +183,17 @@ class OpenCall:
         """The request that waits now, for progress and logs; None if none does, or at another worker."""
         return self.contexts[-1] if self.contexts else None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, and its last request has got the end."""
+        return self.end is not None and self.outcome.done() and self.answered == self.round
+
     async def __call__(self, request: InputRequest[Any]) -> Raw:
         """The client's raw result. Raises MissingCapability, QuestionFailed or ToolBusy if it can't be asked."""
         asked = request.server_request
         require_client_support(asked, self._revision, self._capabilities)
+        if self.end is not None:
+            raise QuestionFailed(CANCELLED)
         if len(self._pending) >= MAX_INPUT_REQUESTS:
             raise QuestionFailed(f"A call may have {MAX_INPUT_REQUESTS} questions at once")
         self._calls.admit(self)
@@ -224,16 +231,11 @@ class OpenCall:
         self.outcome = self._loop.create_future()
 
     def _ended(self, task: "asyncio.Task[bytes]") -> None:
-        if self.end is None:
-            failure = None if task.cancelled() else task.exception()
-            if task.cancelled():
-                self.end = Failed(ToolError(CANCELLED))
-            elif failure is None:
-                self.end = Finished(task.result())
-            else:
-                self.end = Failed(failure if isinstance(failure, Exception) else RuntimeError(repr(failure)))
-        elif not task.cancelled():
-            task.exception()  # marks it as retrieved
+        failure = ToolError(CANCELLED) if task.cancelled() else task.exception()
+        if failure is None:
+            self.end = self.end or Finished(task.result())
+        else:
+            self.end = self.end or Failed(failure if isinstance(failure, Exception) else RuntimeError(repr(failure)))
         self._go_on()
 
     def _go_on(self) -> None:
@@ -361,9 +363,7 @@ class OpenCalls:
         """Count a call no more: it has ended."""
         self._begun.discard(call)
         if call.id in self._asking:
-            self._by_caller[call.owner] -= 1
-            if not self._by_caller[call.owner]:
-                del self._by_caller[call.owner]
+            self._by_caller -= Counter([call.owner])  # drops those that have none left
 
     def _keep(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.add(task)
@@ -378,23 +378,24 @@ class OpenCalls:
             self._keep(call.storing)
 
     async def _store(self, call: OpenCall) -> None:
-        """Store what is to be stored, one record after the other, with patience for the store."""
-        delays = iter(RETRY_DELAYS)
-        while (record := call.record) is not None and record is not call.stored:
-            if (ttl := record[1] - time.monotonic()) <= 0:
-                break
+        """Store one record of a call after the other, for as long as they are good."""
+        while (record := call.record) is not None and record is not call.stored and record[1] > time.monotonic():
             try:
                 if self.lease.store_error is not None:
                     await self.lease.renew()  # without a lease the call would be taken for lost
+                ttl = max(0.001, record[1] - time.monotonic())
                 await self._state.put(call.name, RECORDS.encode(record[0]), ttl=ttl)
                 call.stored = record
                 await self._state.publish(call.name)
             except StoreUnavailable:
-                await asyncio.sleep(next(delays, RETRY_DELAYS[-1]))
+                await asyncio.sleep(RETRY_DELAY)
             except StoreFull as failure:
                 log.warning("the outcome of an open call can't be stored for other workers: %s", failure.message)
-                break
-        if call.end is not None and call.outcome.done():
+                if isinstance(record[0].outcome, Error):
+                    break
+                if call.record is record:  # an error is shorter
+                    call.record = Record(record[0].round, Error(TOO_LONG, is_own=True)), record[1]
+        if call.is_over:
             del self._asking[call.id]
             if self._listener is not None:
                 self._listener.remove(f"{call.name}/answers")
@@ -472,9 +473,11 @@ class OpenCalls:
         return NO_RECORD if entry is None else RECORDS.decode(entry.value) or NO_RECORD
 
     async def _cancel_elsewhere(self, name: str) -> None:
-        for delay in RETRY_DELAYS:
-            with suppress(ProtocolError):  # of the store
-                await self._state.put(f"{name}/cancelled", b"", ttl=OUTCOME_TTL)
-                await self._state.publish(f"{name}/answers")
-                return
-            await asyncio.sleep(delay)
+        until = time.monotonic() + STORE_PATIENCE
+
+        async def cancel() -> None:
+            await self._state.put(f"{name}/cancelled", b"", ttl=OUTCOME_TTL)
+            await self._state.publish(f"{name}/answers")
+
+        with suppress(StoreUnavailable, StoreFull):  # then it ends when its questions are not answered
+            await retry_while_unavailable(cancel, lambda: time.monotonic() < until, RETRY_DELAY)
