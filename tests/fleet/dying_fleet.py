@@ -42,8 +42,10 @@ class DyingFleet:
     def url(self) -> str:
         return self._workers.url
 
-    async def make_calls(self, revision: str, caller: str, call: Call, **options: Any) -> None:
-        """All calls, with so many in flight; each slot has a client of its own."""
+    async def make_calls(
+        self, revision: str, caller: str, call: Call, in_flight: int = IN_FLIGHT, **options: Any
+    ) -> None:
+        """All calls, with so many in flight; each slot has a client of its own. `options` are those of the clients."""
         numbers = iter(range(self._calls))
 
         async def client_calls() -> None:
@@ -55,7 +57,7 @@ class DyingFleet:
                     await asyncio.sleep(self._chance.uniform(0, MAX_PAUSE))
 
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(IN_FLIGHT):
+            for _ in range(in_flight):
                 tasks.create_task(client_calls())
 
     async def _kill(self) -> None:

@@ -56,9 +56,10 @@ class Bookings:
 
 
 @pytest.mark.parametrize(
-    ("calls", "calls_for_a_death"), [pytest.param(50, 10, marks=SHORT), pytest.param(1000, 50, marks=LONG)]
+    ("calls", "in_flight", "calls_for_a_death"),
+    [pytest.param(50, 8, 15, marks=SHORT), pytest.param(1000, 32, 50, marks=LONG)],
 )
-async def test_open_calls_while_workers_die(tmp_path: Path, calls: int, calls_for_a_death: int) -> None:
+async def test_open_calls_while_workers_die(tmp_path: Path, calls: int, in_flight: int, calls_for_a_death: int) -> None:
     """So many calls of each caller."""
     bookings = Bookings()
     async with dying_fleet(tmp_path, PROGRAM, "redis", calls, calls_for_a_death) as workers:
@@ -67,7 +68,7 @@ async def test_open_calls_while_workers_die(tmp_path: Path, calls: int, calls_fo
             async def book(client: Client, number: int) -> None:
                 await bookings.book(client, caller, number)
 
-            await workers.make_calls(MODERN, caller, book, capabilities=CAPABILITIES)
+            await workers.make_calls(MODERN, caller, book, in_flight, capabilities=CAPABILITIES)
 
         await asyncio.gather(*map(call_as, KEYS))
     lines = (tmp_path / "bookings").read_text().splitlines()
