@@ -35,6 +35,7 @@ from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
     from dovetail.engine.audit import AuditTrail
+    from dovetail.engine.open_calls import OpenCalls
     from dovetail.engine.request_state import Sealer
     from dovetail.engine.result_cache import ResultCache
     from dovetail.engine.server_requests import UrlElicitations
@@ -149,6 +150,7 @@ class Engine:
         self.waiting = Limit(most, 0, subject="The server")  # calls that wait for the result of another
         self.keyed_runs: set[str] = set()  # ids of the runs with an idempotency key whose outcome is not stored
         self.result_cache: ResultCache | None = None  # from the first result on
+        self.open_calls: OpenCalls | None = None  # from the first one on
 
     @property
     def capabilities(self) -> ServerCapabilities:
@@ -343,6 +345,9 @@ class Engine:
     async def _end(self) -> None:
         self.hub.end_all()
         await self.call_limits.close()
+        if self.open_calls is not None:
+            await self.open_calls.close()
+            self.open_calls = None
         if self.running_steps:
             await asyncio.wait(self.running_steps, timeout=STEP_WAIT)
         if self.lease is not None:

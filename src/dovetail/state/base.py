@@ -39,6 +39,7 @@ CALLER_PREFIXES = (
     "ended/",  # a session that its client has ended
     "handle/",  # the value of a `Handle`
     "idempotency/",  # a call with a key, and its result
+    "open-call/",  # the answers and the outcome of a call that stays open between its rounds
     "rate/",  # a counter for each address and principal; without it each worker counts for itself
     "step/",  # the result of a step
 )
