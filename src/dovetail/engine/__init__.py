@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dovetail.engine import handles as handles
     from dovetail.engine import idempotency as idempotency
     from dovetail.engine import input_required as input_required
+    from dovetail.engine import mounts as mounts
     from dovetail.engine import progress as progress
     from dovetail.engine import rate_limits as rate_limits
     from dovetail.engine import request_state as request_state
@@ -21,5 +22,5 @@ if TYPE_CHECKING:
 
 __getattr__ = lazy_modules(
     __name__, "access", "audit", "caller_state", "dependencies", "file_watcher", "handles", "idempotency",
-    "input_required", "progress", "rate_limits", "request_state", "result_cache", "server_requests",
+    "input_required", "mounts", "progress", "rate_limits", "request_state", "result_cache", "server_requests",
 )  # fmt: skip

@@ -22,7 +22,7 @@ from dovetail.protocol.methods import CallToolParams
 from dovetail.protocol.results import Result, ToolResult
 from dovetail.protocol.types import Text
 from dovetail.registry.functions import Invocation
-from dovetail.registry.registration import Idempotency
+from dovetail.registry.registration import Caching, Idempotency
 from dovetail.registry.tools import Tool
 from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json
 
@@ -43,15 +43,20 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
     request = context.request
     params: CallToolParams = request.params
     tool = admitted or engine.tools.get(params.name)
+    if tool is None and engine.before_list:
+        await before_list(engine, context)
+        tool = engine.tools.get(params.name)
     if tool is None or (
         tool.access is not None and admitted is None and not await lazy.access.may_use(engine, context, tool.access)
     ):
         raise errors.ProtocolError(f"Unknown tool: {excerpt(params.name)}", code=errors.INVALID_PARAMS)
     if tool.headers and request.headers is not None and not request.revision.handshake:
         headers.check_parameters(request.headers, tool.headers, jsonrpc.parse(require_object(params.arguments)))
-    if tool.reuse is not None and admitted is None:
-        give = lazy.idempotency.call_once if isinstance(tool.reuse, Idempotency) else lazy.result_cache.call_cached
-        return await give(engine, context, tool)
+    if tool.route is not None and admitted is None:
+        if isinstance(tool.route, Idempotency):
+            return await lazy.idempotency.call_once(engine, context, tool)
+        is_cached = isinstance(tool.route, Caching)
+        return await (lazy.result_cache.call_cached if is_cached else lazy.mounts.call_mounted)(engine, context, tool)
     slots = context.slots = HeldSlots()
     try:
         if tool.requires:
@@ -78,9 +83,15 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
     except InputNeeded:
         return lazy.input_required.input_required_result(context)
     except Exception as failure:
-        return _failure_result(engine, context, tool, failure)
+        return failure_result(engine, context, tool, failure)
     finally:
         slots.close()
+
+
+async def before_list(engine: "Engine", context: RequestContext) -> None:
+    """Have the catalogs brought up to date, before a list is made or a name is said to be unknown."""
+    for refresh in engine.before_list:
+        await refresh(context)
 
 
 async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool, slots: HeldSlots) -> None:
@@ -115,7 +126,7 @@ async def _check_rate(rates: "RateLimiter", context: RequestContext, tool: Tool)
 # ── failures ──
 
 
-def _failure_result(engine: "Engine", context: RequestContext, tool: Tool, failure: Exception) -> ToolResult:
+def failure_result(engine: "Engine", context: RequestContext, tool: Tool, failure: Exception) -> ToolResult:
     """A result for the model. Raises if the failure has to be a JSON-RPC error."""
     if isinstance(failure, ExceptionGroup):
         failure = _merge_failures(failure) or failure

@@ -264,7 +264,7 @@ class CallerState:
     def _key(self) -> str:
         if self._records.owner is None:
             raise ToolError(UNKNOWN_CALLER)
-        return f"caller-state/{self._records.owner}"
+        return f"caller-state/{self._records.engine.path}{self._records.owner}"
 
 
 def _checked_subject(key: object) -> str:

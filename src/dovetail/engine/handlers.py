@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from dovetail import engine as lazy
 from dovetail import registry
-from dovetail.engine.call_tool import call_tool, excerpt, invoke, log_failure, require_object
+from dovetail.engine.call_tool import before_list, call_tool, excerpt, invoke, log_failure, require_object
 from dovetail.engine.concurrency import CallTimeout, HeldSlots
 from dovetail.engine.request_context import InputNeeded, RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Change
@@ -68,6 +68,8 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
     async def handler(engine: "Engine", context: RequestContext) -> Result:
         params: methods.ListParams = context.request.params
         catalog = catalog_of(engine)
+        if engine.before_list:
+            await before_list(engine, context)
         if key == "resources":
             await engine.resources.refresh_files()
         now = time.time()
@@ -107,11 +109,17 @@ def _with_input_required(handler: Handler) -> Handler:
             result = await handler(engine, context)
         except InputNeeded:
             return lazy.input_required.input_required_result(context)
-        if context.server_requests is not None:
+        if context.server_requests is not None and not isinstance(result, results.InputRequiredResult):
             context.server_requests.check_replay()
         return result
 
     return interactive
+
+
+async def _find_resource(engine: "Engine", context: RequestContext, uri: str) -> None:
+    """Have the catalogs brought up to date if they have no such resource."""
+    if engine.before_list and engine.resources.get(uri) is None:
+        await before_list(engine, context)
 
 
 # ── resources ──
@@ -119,6 +127,9 @@ def _with_input_required(handler: Handler) -> Handler:
 
 async def read_resource(engine: "Engine", context: RequestContext) -> Result:
     params: methods.ReadResourceParams = context.request.params
+    await _find_resource(engine, context, params.uri)
+    if engine.mounts is not None and (source := engine.mounts.resource(params.uri)) is not None:
+        return await lazy.mounts.forward_read(engine, context, source)
     if params.request_state is not UNSET or params.input_responses is not UNSET:
         lazy.input_required.resume(engine, context)
     return await engine.read(params.uri, context, call_in_slot)
@@ -126,6 +137,7 @@ async def read_resource(engine: "Engine", context: RequestContext) -> Result:
 
 async def subscribe(engine: "Engine", context: RequestContext) -> Result:
     params: methods.UriParams = context.request.params
+    await _find_resource(engine, context, params.uri)
     rule = engine.resources.access_to(params.uri)
     if rule is not None and not await lazy.access.may_use(engine, context, rule):
         raise NotFound(uri=params.uri)
@@ -168,6 +180,8 @@ async def listen(engine: "Engine", context: RequestContext) -> Result:
 
 async def _grant(engine: "Engine", context: RequestContext, requested: methods.ListenFilter) -> methods.ListenFilter:
     """The notifications that this server has and that this caller may get."""
+    if engine.before_list and requested.resource_subscriptions:
+        await before_list(engine, context)
     names = engine.capabilities.names if engine.options.list_changed else frozenset[str]()
     rules: dict[str, AccessRule | None] = {}
     for number, uri in enumerate(dict.fromkeys(requested.resource_subscriptions[:MAX_LISTEN_URIS]), 1):
@@ -196,8 +210,13 @@ def change_notification(change: Change, meta: dict[str, Any] | None = None) -> b
 async def get_prompt(engine: "Engine", context: RequestContext) -> Result:
     params: methods.GetPromptParams = context.request.params
     prompt = engine.prompts.get(params.name)
+    if prompt is None and engine.before_list:
+        await before_list(engine, context)
+        prompt = engine.prompts.get(params.name)
     if prompt is None or (prompt.access is not None and not await lazy.access.may_use(engine, context, prompt.access)):
         raise ProtocolError(f"Unknown prompt: {excerpt(params.name)}", code=INVALID_PARAMS)
+    if prompt.mounted is not None:
+        return await lazy.mounts.forward(prompt.mounted, context, name=prompt.mounted.own)
     if params.request_state is not UNSET or params.input_responses is not UNSET:
         lazy.input_required.resume(engine, context)
     try:
@@ -243,11 +262,19 @@ async def complete(engine: "Engine", context: RequestContext) -> Result:
     params: methods.CompleteParams = context.request.params
     ref, argument = params.ref, params.argument
     name = ref.uri if ref.type == "ref/resource" else ref.name
-    choices, rule = engine.choices(ref.type, name) or (None, None)
-    if choices is None or (rule is not None and not await lazy.access.may_use(engine, context, rule)):
+    target = engine.completion_target(ref.type, name)
+    if target is None and engine.before_list:
+        await before_list(engine, context)
+        target = engine.completion_target(ref.type, name)
+    rule = None if target is None else target.access
+    if target is None or (rule is not None and not await lazy.access.may_use(engine, context, rule)):
         raise ProtocolError(f"There is nothing to complete for {ref.type} {excerpt(name)!r}", code=INVALID_PARAMS)
     completer = engine.completers.get((ref.type, name, argument.name))
     if completer is None:
+        if engine.mounts is not None and (mounted := lazy.mounts.route_of(target)) is not None:
+            return await lazy.mounts.forward_completion(mounted, target, context)
+        is_concrete = ref.type == "ref/resource" and name not in engine.resources.templates.names()
+        choices: Mapping[str, Sequence[str]] = {} if is_concrete else target.choices
         if ref.type == "ref/resource" and (paths := await engine.resources.paths_in(name)):
             choices = {"path": paths}
         return results.CompleteResult(registry.prompts.complete_choice(choices.get(argument.name, ()), argument.value))

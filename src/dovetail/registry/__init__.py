@@ -8,11 +8,12 @@ if TYPE_CHECKING:
     from dovetail.registry import dependencies as dependencies
     from dovetail.registry import elicitation as elicitation
     from dovetail.registry import files as files
+    from dovetail.registry import mounts as mounts
     from dovetail.registry import prompts as prompts
     from dovetail.registry import resources as resources
     from dovetail.registry import roots as roots
     from dovetail.registry import sampling as sampling
 
 __getattr__ = lazy_modules(
-    __name__, "dependencies", "elicitation", "files", "prompts", "resources", "roots", "sampling"
+    __name__, "dependencies", "elicitation", "files", "mounts", "prompts", "resources", "roots", "sampling"
 )

@@ -121,6 +121,11 @@ class Catalog(Generic[T]):
                 self._drop_pages()
             return bool(found or added)
 
+    def update(self, removed: Iterable[str], new: Mapping[str, T]) -> None:
+        """`swap`, and call the listeners if something changed."""
+        if self.swap(removed, new):
+            self._announce()
+
     def page(self, after: int, size: int) -> Page[T]:
         return self.snapshot.page(after, size)
 

@@ -4,7 +4,7 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence, Set
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -20,6 +20,9 @@ from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function
 from dovetail.registry.outputs import Output, ToResult, bound_result, compile_output, compile_raw_output, mark_untrusted
 from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json, to_jsonable
+
+if TYPE_CHECKING:
+    from dovetail.registry.mounts import Mounted
 
 
 class CommonToolOptions(registration.CommonOptions, total=False):
@@ -60,9 +63,10 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     is_limited: bool = False  # whether a call needs more than one of the server's slots
     max_concurrency: int | None = None
     rates: tuple[registration.Rate, ...] = ()
-    reuse: registration.Reuse | None = None  # of its results
+    route: "registration.Reuse | Mounted | None" = None  # how a call gets its result, if not simply by a run
     headers: tuple[HeaderParameter, ...] = ()
     choices: Mapping[str, Sequence[str]] = {}  # arguments whose values are a closed set, for completion
+    rewrite: Callable[[bytes | Raw], Raw] | None = None  # of a client's arguments to those of the mounted tool
 
     @property
     def name(self) -> str:
@@ -149,7 +153,7 @@ def compile_tool(
         rates=rates,
         headers=headers,
         choices=closed_choices(arguments.schema),
-        reuse=reuse,
+        route=reuse,
     )
 
 
