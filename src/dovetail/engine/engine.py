@@ -144,12 +144,11 @@ class Engine:
             "tools": self.tools.ever_used,
             "resources": resources.direct.ever_used or resources.templates.ever_used,
             "prompts": self.prompts.ever_used,
-            "completions": bool(self.completers or resources.folders())
-            or any(item.choices for item in completable)
-            or any("completions" in child.capabilities.names for child in self.mounted_engines()),
+            "completions": bool(self.completers or resources.folders()) or any(item.choices for item in completable),
             "logging": options.logging,
         }
         names = frozenset(name for name, is_present in present.items() if is_present) | frozenset(options.declare)
+        names = names.union(*(child.capabilities.names - {"logging"} for child in self.mounted_engines()))
         experimental = dict(options.experimental)
         if any(IDEMPOTENCY_KEY in (tool.definition.meta or ()) for tool in self.tools.all()):
             # so that clients look which tools they are
@@ -202,7 +201,7 @@ class Engine:
     ) -> ReadResourceResult:
         """Read as the caller of a request; `call` runs the function."""
         if self.mounts is not None and (source := self.mounts.resource(uri)) is not None:
-            return await lazy.mounts.read_mounted(self, context, source, uri)
+            return await lazy.mounts.read_mounted(self, context, source, uri, is_request=False)
         contents = await self.resources.read(
             uri, partial(call, self, context), may_read=lambda rule: lazy.access.may_use(self, context, rule)
         )

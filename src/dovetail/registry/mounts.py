@@ -1,7 +1,7 @@
 """Mounted items: the names and URIs that the items of a child have at its parent, and which of them come along."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from dovetail import registry
 from dovetail.errors import SetupError
 from dovetail.protocol.types import MAX_URI_LENGTH, TAGS_KEY, EmbeddedResource, ResourceContents, ResourceLink
 from dovetail.protocol.uri_template import UriTemplate
+from dovetail.registry import registration
 from dovetail.registry.catalog import check_name
 from dovetail.registry.prompts import Prompt
 from dovetail.registry.resources import Resource, Template
@@ -97,10 +98,8 @@ class Choice(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_options(cls, only: Any, tags: Any, where: str) -> "Choice":
-        for option, given in {"only": only, "tags": tags}.items():
-            is_texts = isinstance(given, Collection) and not isinstance(given, str | bytes | Mapping)
-            if given is not None and not (is_texts and given and all(isinstance(each, str) for each in given)):
-                raise SetupError(f"{where}: {option}={given!r} is not possible; it must be a list of strings")
+        kinds = {"only": registration.NAMES, "tags": registration.NAMES}
+        registration.checked_options({"only": only, "tags": tags}, kinds, where, kinds)
         return cls(None if only is None else tuple(only), None if tags is None else frozenset(tags))
 
     def takes(self, item: Item) -> bool:
@@ -159,5 +158,5 @@ class Renaming(msgspec.Struct, frozen=True):
         """Raises SetupError for a transform that fits no tool."""
         for own in self.transforms:
             if own not in names:
-                hint = registry.registration.did_you_mean(own, names)
+                hint = registration.did_you_mean(own, names)
                 raise SetupError(f"{self.where}: transforms= names {own!r}, and there is no such tool{hint}")
