@@ -174,7 +174,8 @@ def log_failure(engine: "Engine", context: RequestContext, failure: BaseExceptio
 
 def error_details(engine: "Engine", context: RequestContext, text: Callable[[], str]) -> str:
     """What a message to the client may add: one line without secrets while the server is developed, else nothing."""
-    is_masked = not context.in_process if engine.masks_errors is None else engine.masks_errors
+    masks = engine.root.masks_errors if engine.masks_errors is None else engine.masks_errors
+    is_masked = not context.in_process if masks is None else masks
     try:
         return "" if is_masked else f": {engine.redactor.text(' '.join(text().split()))}"
     except Exception:  # the author's own `__str__` fails

@@ -191,7 +191,7 @@ class Engine:
             completer.check(catalogs[kind], name, argument)
 
     def completion_target(self, kind: str, name: str) -> Any:
-        """The tool, prompt or resource whose argument is completed, None if unknown; for resources `name` may be a URI with all its values."""
+        """The tool, prompt or resource whose argument is completed; `name` may be a URI with all its values."""
         if kind != "ref/resource":
             return self.prompts.get(name) if kind == "ref/prompt" else self.tools.get(name)
         return self.resources.templates.get(name) or self.resources.get(name)
@@ -201,7 +201,8 @@ class Engine:
     ) -> ReadResourceResult:
         """Read as the caller of a request; `call` runs the function."""
         if self.mounts is not None and (source := self.mounts.resource(uri)) is not None:
-            return await lazy.mounts.read_mounted(self, context, source, uri, is_request=False)
+            found: ReadResourceResult = await lazy.mounts.read_mounted(self, context, source, uri, is_request=False)
+            return found
         contents = await self.resources.read(
             uri, partial(call, self, context), may_read=lambda rule: lazy.access.may_use(self, context, rule)
         )

@@ -129,7 +129,8 @@ async def read_resource(engine: "Engine", context: RequestContext) -> Result:
     params: methods.ReadResourceParams = context.request.params
     await _find_resource(engine, context, params.uri)
     if engine.mounts is not None and (source := engine.mounts.resource(params.uri)) is not None:
-        return await lazy.mounts.read_mounted(engine, context, source, params.uri, is_request=True)
+        found: Result = await lazy.mounts.read_mounted(engine, context, source, params.uri, is_request=True)
+        return found
     if params.request_state is not UNSET or params.input_responses is not UNSET:
         lazy.input_required.resume(engine, context)
     return await engine.read(params.uri, context, call_in_slot)

@@ -7,8 +7,9 @@ in the same `RequestContext`.
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +22,7 @@ from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import ArgumentError, NotFound, SetupError
 from dovetail.protocol.jsonrpc import encode
-from dovetail.protocol.results import PromptResult, ReadResourceResult, ToolResult
+from dovetail.protocol.results import PromptResult, ReadResourceResult, Result, ToolResult
 from dovetail.protocol.uri_template import normalize_escapes, normalize_uri
 from dovetail.registry import mounts as naming
 from dovetail.registry.catalog import Catalog
@@ -63,6 +64,7 @@ class Mount:
         self.sources = {"tools": tools} if child is None else _catalogs(child)
         self.renaming = Renaming(self, namespace, transforms, where, self.is_own, child is not None)
         self.is_active = True  # its items are at the parent
+        self.on_change: Callable[[], object] = bool  # of a registry
         self._is_started = False  # it has entered the lifespan of the child
         self._targets = _catalogs(parent)
         self._entries: dict[str, dict[str, Entry]] = {kind: {} for kind in self.sources}  # by keys of the child
@@ -81,27 +83,25 @@ class Mount:
 
         `again`: the child has other resources, so that URIs in `_meta` may be its own now.
         """
-        source, known, made = self.sources[kind], self._entries[kind], dict[str, Entry | None]()
+        source, known = self.sources[kind], self._entries[kind]
         self._versions[kind] = source.version
         items = {own: item for own in source.names() if (item := source.get(own)) is not None and self._takes(item)}
         gone = [own for own, each in known.items() if items.get(own) is not each.source or (again and each.has_uris)]
-        made.update(dict.fromkeys(gone))
-        taken = {each.key for own, each in known.items() if own not in made}
-        for own, item in items.items():
-            if own in known and own not in made:
-                continue
+        plan: dict[str, Entry | None] = dict.fromkeys(gone)
+        free, taken = {known[own].key for own in gone}, set[str]()
+        for own in [own for own in items if own not in known or own in plan]:
             try:
-                entry = self._entry(kind, item)
-                self._check(kind, entry, taken, {known[each].key for each in gone} if gone else set())
-                made[own] = entry
+                entry = self._entry(kind, items[own])
+                self._check(kind, entry, free, taken)
+                plan[own] = entry
                 taken.add(entry.key)
             except SetupError as problem:
                 if strict:
                     raise
-                if self._left_out.get((kind, own)) is not item:
+                if self._left_out.get((kind, own)) is not items[own]:
                     log.warning("%s; it is left out", problem)
-                self._left_out[kind, own] = item
-        return made
+                self._left_out[kind, own] = items[own]
+        return plan
 
     def _takes(self, item: Any) -> bool:
         folder = getattr(item, "folder", None)  # whose files come along with it
@@ -113,51 +113,42 @@ class Mount:
         has_uris = bool(self.namespace and meta) and b"://" in encode(meta)
         return Entry(item, normalize_uri(key) if kind == "direct" else key, copy, has_uris)
 
-    def _check(self, kind: str, entry: Entry, taken: set[str], free: set[str]) -> None:
+    def _check(self, kind: str, entry: Entry, free: set[str], taken: set[str]) -> None:
         """Raises SetupError if the name is taken, or if access rules overlap."""
-        other = self._targets[kind].get(entry.key)
-        if entry.key in taken or (other is not None and entry.key not in free):
-            route = None if other is None else route_of(other)
-            elder = self.parent.info.name if route is None and entry.key not in taken else (route or self).mount.name
+        other = self if entry.key in taken else self._targets[kind].get(entry.key)
+        if other is self or (other is not None and entry.key not in free):
+            route = Mounted(self, "") if other is self else route_of(other)
+            elder = self.parent.info.name if route is None else route.mount.name
             one = f"the {self.sources[kind].noun} {entry.source.definition.name!r} of {self.name!r}"
             fix = "mount it with another namespace=, or choose with only="
             raise SetupError(f"{self.where}: {one} would be {entry.key!r} here, as one of {elder!r} is; {fix}")
         if kind in KINDS["resources"]:
             self.parent.resources.check_overlaps(entry.copy, self.where, self)
 
-    @property
-    def mount(self) -> "Mount":
-        return self
-
     def apply(self, kind: str, plan: Mapping[str, Entry | None]) -> bool:
         """Change the parent's catalog; True if its listeners were called."""
         known, target, removed, new = self._entries[kind], self._targets[kind], list[str](), dict[str, Any]()
         for own, entry in plan.items():
             old = known.pop(own, None)
-            is_there = old is not None and target.get(old.key) is old.copy  # the parent's author may have removed it
+            if old is not None and target.get(old.key) is not old.copy:  # the parent's author has removed it
+                old = None
             if entry is not None:
                 known[own] = entry
-                if is_there and old is not None and old.key == entry.key:
-                    target.replace(entry.key, entry.copy)
-                    continue
-                new[entry.key] = entry.copy
-            if is_there and old is not None:
-                removed.append(old.key)
+            if old is not None and entry is not None and old.key == entry.key:
+                target.replace(entry.key, entry.copy)
+                continue
+            removed += [] if old is None else [old.key]
+            new |= {} if entry is None else {entry.key: entry.copy}
         if removed or new:  # resources change as files do: each worker finds out by itself
             (self.parent.resources.swap if kind == "direct" else target.update)(removed, new)
         return bool(removed or new)
 
     def sync(self, kinds: Iterable[str]) -> bool:
         """Bring catalogs of the parent up to date; True if listeners were called."""
-        stale = [kind for kind in kinds if self._versions.get(kind) != self.sources[kind].version]
-        again = not {"direct", "templates"}.isdisjoint(stale)
-        return any(
-            [
-                self.apply(kind, self.plan(kind, strict=False, again=again))
-                for kind in self._entries
-                if again or kind in stale
-            ]
-        )
+        stale = {kind for kind in kinds if self._versions.get(kind) != self.sources[kind].version}
+        again = not stale.isdisjoint(KINDS["resources"])
+        plans = {kind: self.plan(kind, strict=False, again=again) for kind in (self.sources if again else stale)}
+        return sum(self.apply(kind, plan) for kind, plan in plans.items()) > 0
 
     def remove_all(self) -> None:
         self.is_active = False
@@ -187,16 +178,9 @@ class Mount:
             return replace(result, content=tuple(map(rename, result.content)), meta=meta)
         if isinstance(result, PromptResult) and self.namespace:
             return replace(result, messages=[replace(each, content=rename(each.content)) for each in result.messages])
+        if isinstance(result, ReadResourceResult) and self.namespace:
+            return replace(result, items=[*map(rename, result.items)])
         return result
-
-    def renamed_contents(self, result: ReadResourceResult, own: str, uri: str) -> ReadResourceResult:
-        """Contents of `own`, which the client has asked for as `uri`."""
-        items, asked = list(result.items), uri if uri.isascii() else normalize_escapes(uri)
-        for index, item in enumerate(items):
-            items[index] = naming.rename_content(item, self.namespace, self.is_own)
-            if normalize_uri(item.uri) == normalize_uri(own):
-                items[index] = replace(items[index], uri=asked)
-        return replace(result, items=items)
 
     # ── the lifespan of the child ──
 
@@ -210,6 +194,14 @@ class Mount:
             self._is_started = False
             await self.engine.stop()
 
+    async def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Run a call. It counts as a user of the lifespan, which may be entered just now, or left."""
+        await self.child.start(self.given)
+        try:
+            return self.renamed(await work())
+        finally:
+            await self.child.stop()
+
 
 class Mounts:
     """All children of a server."""
@@ -218,6 +210,7 @@ class Mounts:
         self._engine = engine
         self._mounts: list[Mount] = []
         self._watched: dict[str, tuple[Mount, str]] = {}  # by URI: where it is watched, and its URI there
+        self._lifespans = AsyncExitStack()
         self._background: set[Future[None]] = set()  # lifespans that are entered or left while the parent runs
         self._lock = threading.RLock()  # tools in worker threads may register tools
         engine.before_list.append(self.before_list)
@@ -244,13 +237,14 @@ class Mounts:
             raise SetupError(f"{where}: transforms={transforms!r} is not possible; it must be a dict by names of tools")
         choice, namespace = Choice.from_options(only, tags, where), naming.checked_namespace(namespace, where)
         mount = Mount(self._engine, given, child, tools, namespace, choice, transforms or {}, where)
+        mount.on_change = partial(self._sync, mount, ("tools",))
         if child is None or not child.before_list:  # else it may have tools that it does not know of yet
             mount.renaming.check_transforms(tools.names())
         with self._lock:
             plans = {kind: mount.plan(kind, strict=True) for kind in mount.sources}
             self._mounts.append(mount)
             if child is None:
-                tools.on_change(partial(self._sync, mount, ("tools",)))
+                tools.on_change(mount.on_change)
             else:
                 child.parent = self._engine
             for kind, plan in plans.items():
@@ -266,6 +260,9 @@ class Mounts:
         for above in line:
             if any(each is above.tools for each in below):
                 raise SetupError(f"{where}: its tools are those of {above.info.name!r} already, by Server(tools=)")
+        if child is not None and child.options.auth is not None and self._engine.options.auth is None:
+            fix = f"give {self._engine.info.name!r} auth=, or leave it out there"
+            raise SetupError(f"{where}: its auth= does not come along, since its parent meets the callers; {fix}")
         if child is not None and child.parent is not None:
             fix = "make another Server for the second place, or unmount it there first"
             raise SetupError(
@@ -285,7 +282,9 @@ class Mounts:
         mount.remove_all()
         for uri in [uri for uri, (place, _) in self._watched.items() if place is mount]:
             self.watch(uri, False)
-        if mount.engine is not None:
+        if mount.engine is None:
+            mount.sources["tools"].off_change(mount.on_change)
+        else:
             mount.engine.parent = None
         self._engine.forget_capabilities()
         self._run_late(mount.stop())
@@ -294,20 +293,16 @@ class Mounts:
 
     async def start(self) -> None:
         """Enter the lifespans of all children; raises what one of them raises."""
-        try:
+        async with AsyncExitStack() as stack:
             for mount in tuple(self._mounts):
+                stack.push_async_callback(mount.stop)
                 await mount.start()
-        except BaseException:
-            await self.stop()
-            raise
+            self._lifespans = stack.pop_all()
 
     async def stop(self) -> None:
-        """Leave the lifespans of all children; raises what the first one raises that fails."""
         if self._background:
             await asyncio.wait(map(asyncio.wrap_future, self._background))
-        failures = [each for each in [await _failure(mount.stop()) for mount in self._mounts[::-1]] if each is not None]
-        for failure in failures:
-            raise failure
+        await self._lifespans.aclose()
 
     def _run_late(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work in the background if the server runs; from any thread."""
@@ -317,10 +312,14 @@ class Mounts:
         task = asyncio.run_coroutine_threadsafe(work, loop)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return None
 
     async def _start_late(self, mount: Mount) -> None:
-        if (failure := await _failure(mount.start())) is not None:
-            log.error("%s: its lifespan failed, so it is unmounted", mount.where, exc_info=failure)
+        self._lifespans.push_async_callback(mount.stop)
+        try:
+            await mount.start()
+        except Exception:
+            log.exception("%s: its lifespan failed, so it is unmounted", mount.where)
             self.unmount(mount.given)
         if not mount.is_active:
             await mount.stop()
@@ -394,14 +393,6 @@ def _line_of(engine: "Engine | None") -> "list[Engine]":
     return [] if engine is None else [engine, *_line_of(engine.parent)]
 
 
-async def _failure(work: Coroutine[Any, Any, None]) -> Exception | None:
-    try:
-        await work
-    except Exception as failure:
-        return failure
-    return None
-
-
 # ── calls ──
 
 
@@ -410,22 +401,21 @@ def route_of(item: Any) -> Mounted | None:
     return route if isinstance(route, Mounted) else None
 
 
-async def forward(mounted: Mounted, context: RequestContext, **changes: Any) -> Any:
+async def forward(mounted: Mounted, context: RequestContext, **changes: Any) -> Result:
     """The child's result for the request, with these params of its own."""
     outer, mount = context.request, mounted.mount
     child: Engine = mount.child
+    handler = child.chain or partial(HANDLERS[outer.method], child)
     context.original_params = context.original_params or outer.params
     context.request = replace(outer, params=replace(outer.params, **changes))
-    await child.start(mount.given)  # the lifespan is left after the last call
     try:
-        result = await (HANDLERS[outer.method](child, context) if child.chain is None else child.chain(context))
+        result: Result = await mount.run(partial(handler, context))
+        return result
     finally:
         context.request = outer
-        await child.stop()
-    return mount.renamed(result)
 
 
-async def call_mounted(engine: "Engine", context: RequestContext, tool: Tool) -> Any:
+async def call_mounted(engine: "Engine", context: RequestContext, tool: Tool) -> Result:
     assert isinstance(tool.route, Mounted)
     changes: dict[str, Any] = {"name": tool.route.own}
     if tool.rewrite is not None:
@@ -436,7 +426,7 @@ async def call_mounted(engine: "Engine", context: RequestContext, tool: Tool) ->
     return await forward(tool.route, context, **changes)
 
 
-async def forward_completion(mounted: Mounted, target: Any, context: RequestContext) -> Any:
+async def forward_completion(mounted: Mounted, target: Any, context: RequestContext) -> Result:
     ref = context.request.params.ref
     if ref.type != "ref/resource":
         return await forward(mounted, context, ref=replace(ref, name=mounted.own))
@@ -451,11 +441,14 @@ async def read_mounted(
     if source.access is not None and not await lazy.access.may_use(engine, context, source.access):
         raise NotFound(uri=uri)
     assert source.mounted is not None
-    mount: Mount = source.mounted.mount
-    own = mount.own_uri(source, uri)
+    mount, asked = source.mounted.mount, uri if uri.isascii() else normalize_escapes(uri)
+    own, usual = mount.own_uri(source, uri), normalize_uri(uri)
     try:
-        reading = forward(source.mounted, context, uri=own) if is_request else mount.child.read(own, context)
-        result = await reading
+        read = partial(mount.child.read, own, context)
+        result = await (forward(source.mounted, context, uri=own) if is_request else mount.run(read))
     except NotFound as failure:
         raise NotFound(failure.message, uri=uri) from None
-    return mount.renamed_contents(result, own, uri) if isinstance(result, ReadResourceResult) else result
+    if not isinstance(result, ReadResourceResult):
+        return result
+    items = [replace(item, uri=asked) if normalize_uri(item.uri) == usual else item for item in result.items]
+    return replace(result, items=items)
