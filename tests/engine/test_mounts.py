@@ -16,8 +16,8 @@ from dovetail import (
     Client,
     Context,
     Depends,
-    EmbeddedResource,
     ElicitRequest,
+    EmbeddedResource,
     ResourceContents,
     ResourceLink,
     Server,
@@ -344,7 +344,7 @@ async def test_a_request_state_is_good_for_one_mounted_tool() -> None:
 
 @everywhere
 async def test_the_states_of_two_servers_do_not_collide(transport: str, revision: str) -> None:
-    def notebook(name: str | None) -> Server:
+    def notebook() -> Server:
         server = new_server("notebook")
 
         @server.tool
@@ -353,9 +353,9 @@ async def test_the_states_of_two_servers_do_not_collide(transport: str, revision
 
         return server
 
-    server = notebook(None)
-    server.mount(notebook("a"), "a")
-    server.mount(notebook("b"), "b")
+    server = notebook()
+    server.mount(notebook(), "a")
+    server.mount(notebook(), "b")
     if transport == "http" and revision == MODERN:
         return  # callers are unknown there
     async with connected(server, transport, revision) as client:
@@ -469,8 +469,9 @@ async def test_a_call_is_as_short_with_5000_mounted_tools_as_with_one() -> None:
         for number in range(count):
             child.add_tool(lambda a: "x", name=f"t{number}", input_schema={"type": "object"}, thread=False)
         server = desk(child)
-        call = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"big_t0","arguments":{"a":1},"_meta":'
-        call += b'{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}'
+        meta = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
+        params = {"name": "big_t0", "arguments": {"a": 1}, "_meta": meta}
+        call = jsonrpc.encode({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
         request, emit = inbound.modern(inbound.parse_request(jsonrpc.decode(call))), None
         await server.engine.start(server)
         await handle(server.engine, RequestContext(request, emit))  # type: ignore[arg-type]
@@ -489,17 +490,16 @@ async def test_tools_that_come_and_go_are_announced(transport: str, revision: st
     child, other = calendar(), calendar("other")
     server = desk(child)
     async with connected(server, transport, revision) as client, client.listen(tools=True) as changes:
-        listing = names
         for change in (
             lambda: child.add_tool(lambda: "", name="late"),
             lambda: child.remove_tool("late"),
             lambda: server.mount(other, "other"),
             lambda: server.unmount(other),
         ):
-            before = await listing(client)
+            before = await names(client)
             change()
             assert (await asyncio.wait_for(anext(changes), 10)).kind == "tools"
-            assert before != await listing(client)
+            assert before != await names(client)
 
 
 @everywhere
