@@ -337,20 +337,18 @@ class Engine:
     async def _serving(self, owner: Any) -> AsyncIterator[Any]:
         """The lifespan, entered once the secrets of all workers are known."""
         lifespan = self.options.lifespan
-        try:
-            async with self._secrets_shared(), nullcontext() if lifespan is None else lifespan(owner) as value:
-                self._check_completers()  # only now: a lifespan may register prompts too
-                self.is_serving = True
-                self.resources.begin(watching=self.options.list_changed)
+        async with self._secrets_shared(), nullcontext() if lifespan is None else lifespan(owner) as value:
+            self._check_completers()  # only now: a lifespan may register prompts too
+            self.resources.begin(watching=self.options.list_changed)
+            if self.mounts is not None:
+                await self.mounts.start()
+            self.is_serving = True
+            try:
+                yield value
+            finally:
+                self.is_serving = False
                 if self.mounts is not None:
-                    await self.mounts.start()
-                try:
-                    yield value
-                finally:
-                    if self.mounts is not None:
-                        await self.mounts.stop()
-        finally:
-            self.is_serving = False
+                    await self.mounts.stop()
 
     @asynccontextmanager
     async def _secrets_shared(self) -> AsyncIterator[None]:

@@ -148,7 +148,7 @@ class Mount:
         stale = {kind for kind in kinds if self._versions.get(kind) != self.sources[kind].version}
         again = not stale.isdisjoint(KINDS["resources"])
         plans = {kind: self.plan(kind, strict=False, again=again) for kind in (self.sources if again else stale)}
-        return sum(self.apply(kind, plan) for kind, plan in plans.items()) > 0
+        return sum(self.apply(kind, plan) for kind, plan in plans.items()) > 0  # all of them, so not `any`
 
     def remove_all(self) -> None:
         self.is_active = False
@@ -294,14 +294,14 @@ class Mounts:
     async def start(self) -> None:
         """Enter the lifespans of all children; raises what one of them raises."""
         async with AsyncExitStack() as stack:
-            for mount in tuple(self._mounts):
+            for mount in self._mounts:  # which may grow: a lifespan may mount others
                 stack.push_async_callback(mount.stop)
                 await mount.start()
             self._lifespans = stack.pop_all()
 
     async def stop(self) -> None:
         if self._background:
-            await asyncio.wait(map(asyncio.wrap_future, self._background))
+            await asyncio.wait([asyncio.wrap_future(each) for each in tuple(self._background)])
         await self._lifespans.aclose()
 
     def _run_late(self, work: Coroutine[Any, Any, None]) -> None:
