@@ -66,7 +66,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     route: "registration.Reuse | Mounted | None" = None  # how a call gets its result, if not simply by a run
     headers: tuple[HeaderParameter, ...] = ()
     choices: Mapping[str, Sequence[str]] = {}  # arguments whose values are a closed set, for completion
-    rewrite: Callable[[bytes | Raw], Raw] | None = None  # of a client's arguments to those of the mounted tool
+    rewrite: Callable[[bytes | Raw], Raw] | None = None  # a client's arguments as those of the tool that a mount calls
 
     @property
     def name(self) -> str:
