@@ -565,13 +565,27 @@ async def test_lists_are_brought_up_to_date_by_all_children_at_once(caplog: pyte
 
         return before_list
 
+    def adding_resource(child: Server) -> Any:
+        async def before_list(context: RequestContext) -> None:
+            if child.engine.resources.get("notes://x") is None:
+                child.add_resource("notes://x", lambda: "x", name="x")
+
+        return before_list
+
+    async def read_note(ctx: Context) -> str:
+        return str((await ctx.read_resource("notes://one/x"))[0].text)
+
     for child in children:
         child.engine.before_list.append(refresh(child))
-    async with connected(desk(*children)) as client:
+    server = desk(*children)
+    async with connected(server) as client:
         assert (await client.call_tool("one_tell", {})).text == "one"
         assert await names(client) == ["one_tell", "two_tell"]
+        children[0].engine.before_list.append(adding_resource(children[0]))
+        server.add_tool(read_note)
+        assert (await client.call_tool("read_note", {})).text == "x"
         with pytest.raises(ServerError):
-            await client.read_resource("notes://one/x")
+            await client.read_resource("notes://one/y")
     assert "the lists of 'bad' could not be brought up to date" in caplog.text
 
 
@@ -637,6 +651,18 @@ async def test_a_server_that_is_mounted_while_its_parent_runs() -> None:
     assert events.count("calendar begins") == events.count("calendar ends")
 
 
+async def test_a_tool_may_unmount_its_own_server() -> None:
+    events: list[str] = []
+    server, child = new_server("desk"), with_lifespan("calendar", events)
+    child.add_tool(lambda: server.unmount(child), name="leave")
+    async with connected(server) as client:
+        server.mount(child, "calendar")
+        assert (await client.call_tool("calendar_leave", {})).text == "true"
+        assert await names(client) == []
+        await until(lambda: events == ["calendar begins", "calendar ends"])
+    assert child.engine.parent is None
+
+
 async def test_a_lifespan_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     @asynccontextmanager
     async def lifespan(server: Server) -> AsyncIterator[None]:
@@ -696,6 +722,15 @@ def test_a_server_is_mounted_once_and_never_below_itself() -> None:
     tools = ToolRegistry()
     with pytest.raises(SetupError, match="by Server"):
         Server("shared", tools=tools).mount(tools, "again")
+
+
+def test_a_server_with_auth_needs_a_parent_with_auth() -> None:
+    async def verify(token: str) -> None:
+        return None
+
+    with pytest.raises(SetupError, match="its auth= does not come along"):
+        new_server("desk").mount(new_server("calendar", auth=verify), "calendar")
+    new_server("desk", auth=verify).mount(new_server("calendar", auth=verify), "calendar")
 
 
 def test_a_name_that_is_too_long_with_its_namespace() -> None:

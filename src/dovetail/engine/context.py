@@ -249,6 +249,7 @@ class Context:
 
     async def read_resource(self, uri: str) -> list[ResourceContents]:
         """Read one of this server's own resources. Raises ToolError if the caller may not read it."""
+        await self._engine.look_for(uri, self._context)
         try:
             return list((await self._engine.read(uri, self._context)).items)
         except Unauthorized as refusal:  # as a response to the call it would be wrong: the call is allowed

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail import engine as lazy
 from dovetail import state as lazy_state
+from dovetail.engine.call_tool import before_list
 from dovetail.engine.concurrency import CallLimits, Limit
 from dovetail.engine.dispatch import Layer, Middleware, compile_chain
 from dovetail.engine.handlers import call_function
@@ -195,6 +196,11 @@ class Engine:
         if kind != "ref/resource":
             return self.prompts.get(name) if kind == "ref/prompt" else self.tools.get(name)
         return self.resources.templates.get(name) or self.resources.get(name)
+
+    async def look_for(self, uri: str, context: RequestContext) -> None:
+        """Have the catalogs brought up to date if they have no such resource."""
+        if self.before_list and self.resources.get(uri) is None:
+            await before_list(self, context)
 
     async def read(
         self, uri: str, context: RequestContext, call: Callable[..., Any] = call_function

@@ -116,18 +116,12 @@ def _with_input_required(handler: Handler) -> Handler:
     return interactive
 
 
-async def _find_resource(engine: "Engine", context: RequestContext, uri: str) -> None:
-    """Have the catalogs brought up to date if they have no such resource."""
-    if engine.before_list and engine.resources.get(uri) is None:
-        await before_list(engine, context)
-
-
 # ── resources ──
 
 
 async def read_resource(engine: "Engine", context: RequestContext) -> Result:
     params: methods.ReadResourceParams = context.request.params
-    await _find_resource(engine, context, params.uri)
+    await engine.look_for(params.uri, context)
     if engine.mounts is not None and (source := engine.mounts.resource(params.uri)) is not None:
         found: Result = await lazy.mounts.read_mounted(engine, context, source, params.uri, is_request=True)
         return found
@@ -138,7 +132,7 @@ async def read_resource(engine: "Engine", context: RequestContext) -> Result:
 
 async def subscribe(engine: "Engine", context: RequestContext) -> Result:
     params: methods.UriParams = context.request.params
-    await _find_resource(engine, context, params.uri)
+    await engine.look_for(params.uri, context)
     rule = engine.resources.access_to(params.uri)
     if rule is not None and not await lazy.access.may_use(engine, context, rule):
         raise NotFound(uri=params.uri)

@@ -85,22 +85,24 @@ class Mount:
         """
         source, known = self.sources[kind], self._entries[kind]
         self._versions[kind] = source.version
-        items = {own: item for own in source.names() if (item := source.get(own)) is not None and self._takes(item)}
-        gone = [own for own, each in known.items() if items.get(own) is not each.source or (again and each.has_uris)]
+        gone = [own for own, each in known.items() if source.get(own) is not each.source or (again and each.has_uris)]
         plan: dict[str, Entry | None] = dict.fromkeys(gone)
         free, taken = {known[own].key for own in gone}, set[str]()
-        for own in [own for own in items if own not in known or own in plan]:
+        for own in [own for own in source.names() if own not in known or own in plan]:
+            item = source.get(own)
+            if item is None or not self._takes(item):
+                continue
             try:
-                entry = self._entry(kind, items[own])
+                entry = self._entry(kind, item)
                 self._check(kind, entry, free, taken)
                 plan[own] = entry
                 taken.add(entry.key)
             except SetupError as problem:
                 if strict:
                     raise
-                if self._left_out.get((kind, own)) is not items[own]:
+                if self._left_out.get((kind, own)) is not item:
                     log.warning("%s; it is left out", problem)
-                self._left_out[kind, own] = items[own]
+                self._left_out[kind, own] = item
         return plan
 
     def _takes(self, item: Any) -> bool:
