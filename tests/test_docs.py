@@ -237,6 +237,14 @@ async def listen_for_updates(client: Client) -> None:
         assert (await anext(changes)).uri == "counter://value"
 
 
+async def add_an_appointment(client: Client) -> None:
+    (link,) = (await client.call_tool("office_add", {"day": "monday", "what": "tea"})).content
+    assert link.uri == "calendar://office/days/monday"
+    await prompt(
+        "office_plan", day="monday", gives=[("user", "Read the appointments of monday and plan the rest of it.")]
+    )(client)
+
+
 async def repeat_a_transfer(client: Client) -> None:
     order = {"to": "ada", "amount": 5}
     both = [await client.call_tool("transfer", order, idempotency_key="order-17") for _ in range(2)]
@@ -320,6 +328,15 @@ ASKED: dict[str, dict[str, Any]] = {
     **{name: {"elicitation_handler": take_the_first} for name in ("replay", "dependencies_asking")},
 }
 SCENARIOS: dict[str, list[Step]] = {
+    "compose": [add_an_appointment, read("calendar://office/days/monday", gives="tea")],
+    "compose_live": [
+        call("search_books", text="sand", gives="No book about sand."),
+        refuse("tools/call", name="rebuild_index", says="Unknown tool: rebuild_index"),
+        call("learn_to_double", gives="There is a new tool."),
+        call("sums_double", number=4, gives="8"),
+        call("close_the_library", gives=True),
+        refuse("tools/call", name="search_books", says="Unknown tool: search_books"),
+    ],
     "client_answers": [],  # it has a test of its own
     "asking": [call("delete_note", note_id="1", gives="Deleted."), call("delete_note", note_id="2", gives="Kept.")],
     "asking_forms": [call("book", gives="7 nights in Rome, lunch, dinner, slow")],

@@ -1,13 +1,14 @@
 """`Server`, the facade: decorators, options, `run()`. It composes and holds no logic of its own."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 import msgspec
 
 import dovetail
+from dovetail import engine as lazy_engine
 from dovetail import registry, transports
 from dovetail.engine.context import Context, warn_deprecated
 from dovetail.engine.dispatch import Middleware
@@ -171,6 +172,28 @@ class Server:
     def enable(self, *, tags: "Names" = (), names: "Names" = (), only: bool = False) -> None:
         """Show what `disable` has hidden; `only` hides all else."""
         self.engine.set_visibility("server.enable", enabled=True, tags=tags, names=names, only=only)
+
+    # ── mounts ──
+
+    def mount(
+        self, child: "Server | ToolRegistry", namespace: str | None = None, *,
+        only: Collection[str] | None = None, tags: Collection[str] | None = None,
+        transforms: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Offer all that another server has, now and later; its tool `add` is `calendar_add` in a namespace `calendar`.
+
+        `only` are names or patterns such as `search*`, of tools, prompts and resources; `tags` those of the child.
+        """
+        engine = child.engine if isinstance(child, Server) else None
+        if engine is None and not isinstance(child, dovetail.ToolRegistry):
+            raise SetupError(f"server.mount({child!r}) is not possible; give it a Server or a ToolRegistry")
+        tools = child.engine.tools if isinstance(child, Server) else child.catalog
+        mounts = self.engine.mounts = self.engine.mounts or lazy_engine.mounts.Mounts(self.engine)
+        mounts.mount(child, engine, tools, namespace, only=only, tags=tags, transforms=transforms)
+
+    def unmount(self, child: "Server | ToolRegistry | str") -> bool:
+        """Unmount a server or registry, or what has this namespace; True if there was one. Its running calls go on."""
+        return self.engine.mounts is not None and self.engine.mounts.unmount(child)
 
     # ── everything else ──
 

@@ -713,5 +713,5 @@ def test_the_option_is_checked_and_a_registry_has_it_too() -> None:
             "maxResultBytes": 1000,
         }
     )
-    assert tool.reuse == Idempotency(window=86_400.0)
-    assert server.engine.tools.get("off").reuse is None  # type: ignore[union-attr]
+    assert tool.route == Idempotency(window=86_400.0)
+    assert server.engine.tools.get("off").route is None  # type: ignore[union-attr]

@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from os.path import basename
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from msgspec import UNSET
 
@@ -20,9 +20,10 @@ from dovetail.protocol.capabilities import require_capabilities
 from dovetail.protocol.elicitation import InputRequired
 from dovetail.protocol.methods import CallToolParams
 from dovetail.protocol.results import Result, ToolResult
+from dovetail.protocol.session import Rules
 from dovetail.protocol.types import Text
 from dovetail.registry.functions import Invocation
-from dovetail.registry.registration import Idempotency
+from dovetail.registry.registration import Caching, Idempotency
 from dovetail.registry.tools import Tool
 from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from dovetail.engine.rate_limits import RateLimiter
     from dovetail.engine.request_context import ServerRequests
 
+T = TypeVar("T")
 EXITS = (SystemExit, KeyboardInterrupt)  # a function that raises one must not end the whole server
 
 log = logging.getLogger("dovetail")
@@ -43,17 +45,20 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
     request = context.request
     params: CallToolParams = request.params
     tool = admitted or engine.tools.get(params.name)
-    if request.session is not None and request.session.rules and admitted is None:
-        tool = engine.tools.find(params.name, request.session.rules)
+    session = request.session
+    if admitted is None and (tool is None or (session is not None and session.rules)):
+        tool = await find_item(engine, context, lambda rules: engine.tools.find(params.name, rules))
     if tool is None or (
         tool.access is not None and admitted is None and not await lazy.access.may_use(engine, context, tool.access)
     ):
         raise errors.ProtocolError(f"Unknown tool: {excerpt(params.name)}", code=errors.INVALID_PARAMS)
     if tool.headers and request.headers is not None and not request.revision.handshake:
         headers.check_parameters(request.headers, tool.headers, jsonrpc.parse(require_object(params.arguments)))
-    if tool.reuse is not None and admitted is None:
-        give = lazy.idempotency.call_once if isinstance(tool.reuse, Idempotency) else lazy.result_cache.call_cached
-        return await give(engine, context, tool)
+    if tool.route is not None and admitted is None:
+        if isinstance(tool.route, Idempotency):
+            return await lazy.idempotency.call_once(engine, context, tool)
+        is_cached = isinstance(tool.route, Caching)
+        return await (lazy.result_cache.call_cached if is_cached else lazy.mounts.call_mounted)(engine, context, tool)
     slots = context.slots = HeldSlots()
     try:
         if tool.requires:
@@ -80,9 +85,25 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
     except InputNeeded:
         return lazy.input_required.input_required_result(context)
     except Exception as failure:
-        return _failure_result(engine, context, tool, failure)
+        return failure_result(engine, context, tool, failure)
     finally:
         slots.close()
+
+
+async def find_item(engine: "Engine", context: RequestContext, find: Callable[[Rules], T | None]) -> T | None:
+    """An item that the session sees; catalogs that don't have it are brought up to date first."""
+    rules = engine.rules_of(context)
+    found = find(rules)
+    if found is None and engine.before_list:
+        await before_list(engine, context)
+        found = find(rules)
+    return found
+
+
+async def before_list(engine: "Engine", context: RequestContext) -> None:
+    """Have the catalogs brought up to date, before a list is made or a name is said to be unknown."""
+    for refresh in engine.before_list:
+        await refresh(context)
 
 
 async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool, slots: HeldSlots) -> None:
@@ -117,7 +138,7 @@ async def _check_rate(rates: "RateLimiter", context: RequestContext, tool: Tool)
 # ── failures ──
 
 
-def _failure_result(engine: "Engine", context: RequestContext, tool: Tool, failure: Exception) -> ToolResult:
+def failure_result(engine: "Engine", context: RequestContext, tool: Tool, failure: Exception) -> ToolResult:
     """A result for the model. Raises if the failure has to be a JSON-RPC error."""
     if isinstance(failure, ExceptionGroup):
         failure = _merge_failures(failure) or failure
@@ -165,7 +186,8 @@ def log_failure(engine: "Engine", context: RequestContext, failure: BaseExceptio
 
 def error_details(engine: "Engine", context: RequestContext, text: Callable[[], str]) -> str:
     """What a message to the client may add: one line without secrets while the server is developed, else nothing."""
-    is_masked = not context.in_process if engine.masks_errors is None else engine.masks_errors
+    masks = engine.root.masks_errors if engine.masks_errors is None else engine.masks_errors
+    is_masked = not context.in_process if masks is None else masks
     try:
         return "" if is_masked else f": {engine.redactor.text(' '.join(text().split()))}"
     except Exception:  # the author's own `__str__` fails

@@ -261,7 +261,7 @@ class CallerState(msgspec.Struct, eq=False):
     def _key(self) -> str:
         if self._records.owner is None:
             raise ToolError(UNKNOWN_CALLER)
-        return f"caller-state/{self._records.owner}"
+        return f"caller-state/{self._records.engine.path}{self._records.owner}"
 
 
 def _checked_subject(key: object) -> str:

@@ -330,12 +330,15 @@ class CallLimits:
     """The rate limit of a server and the limits of its tools, for all workers that share `state`; for the loop only."""
 
     def __init__(
-        self, tools: "Catalog[Tool]", options: "Options", state: "StateBackend | None", timings: "LeaseTimings"
-    ) -> None:
+        self, tools: "Catalog[Tool]", options: "Options", state: "StateBackend | None", timings: "LeaseTimings",
+        path: str = "",
+    ) -> None:  # fmt: skip
+        """`path` is that of a mounted server, in keys of the store."""
         self._tools = tools
         self._options = options
         self._state = state
         self._timings = timings
+        self._path = path
         self._by_tool: dict[str, tuple[Tool, ToolLimits]] = {}
         self._fleet_limits: WeakSet[FleetLimit] = WeakSet()
         self.server_rates = self._limiter("server", options.rate_limit)
@@ -349,7 +352,7 @@ class CallLimits:
         return known[1]
 
     def _limiter(self, subject: str, rates: "tuple[Rate, ...]") -> "RateLimiter | None":
-        return lazy.rate_limits.RateLimiter(subject, rates, self._state) if rates else None
+        return lazy.rate_limits.RateLimiter(self._path + subject, rates, self._state) if rates else None
 
     def _slots(self, tool: "Tool") -> Limit | None:
         slots, queue = tool.max_concurrency, self._options.max_queue
@@ -358,7 +361,7 @@ class CallLimits:
         if self._state is None:
             return Limit(slots, queue, subject=f"The tool {tool.name}", busy=ToolBusy)
         timeout = self._options.timeout if tool.invocation.timeout is UNSET else tool.invocation.timeout
-        limit = FleetLimit(self._state, tool.name, slots, queue, timeout, self._timings)
+        limit = FleetLimit(self._state, self._path + tool.name, slots, queue, timeout, self._timings)
         self._fleet_limits.add(limit)
         return limit
 

@@ -256,13 +256,13 @@ class Context:
         session = self._context.session_access
         if session is None or self._context.request.session is None:
             raise SetupError(NO_SESSION.format(where, self.protocol_version))
-        return self._run(self._change_rules(session, self._engine.visibility_rules(where, options)))
+        return self._run(self._change_rules(session, self._engine.root.visibility_rules(where, options)))
 
     async def _change_rules(self, session: SessionAccess, new: Rules) -> None:
         extended, before = registry.visibility.extended, session.record.rules
         await session.change(lambda record: record.replace(rules=extended(record.rules, new, of_session=True)))
         self._context.request.session = record = session.record
-        for kind in self._engine.lists_that_differ(before, record.rules):
+        for kind in self._engine.root.lists_that_differ(before, record.rules):
             if kind in record.announced and self._context.channel is not None:
                 await self._context.channel.notify(jsonrpc.notification(Change(kind).method))
 
@@ -282,6 +282,7 @@ class Context:
 
     async def read_resource(self, uri: str) -> list[ResourceContents]:
         """Read one of this server's own resources. Raises ToolError if the caller may not read it."""
+        await self._engine.look_for(uri, self._context)
         try:
             return list((await self._engine.read(uri, self._context)).items)
         except Unauthorized as refusal:  # as a response to the call it would be wrong: the call is allowed

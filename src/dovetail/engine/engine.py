@@ -5,7 +5,7 @@ import contextvars
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail import engine as lazy
 from dovetail import registry
 from dovetail import state as lazy_state
+from dovetail.engine.call_tool import before_list
 from dovetail.engine.concurrency import CallLimits, Limit
 from dovetail.engine.dispatch import Layer, Middleware, compile_chain
 from dovetail.engine.handlers import call_function
@@ -30,19 +31,17 @@ from dovetail.protocol.results import ReadResourceResult, Shaper
 from dovetail.protocol.session import Rules
 from dovetail.protocol.types import IDEMPOTENCY_KEY, Implementation
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.registration import Idempotency
 from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
     from dovetail.engine.audit import AuditTrail
+    from dovetail.engine.mounts import Mounts
     from dovetail.engine.open_calls import OpenCalls
     from dovetail.engine.request_state import Sealer
     from dovetail.engine.result_cache import ResultCache
     from dovetail.engine.server_requests import UrlElicitations
     from dovetail.engine.workers import WorkerLease
     from dovetail.registry.prompts import Completer, Prompt
-    from dovetail.registry.registration import AccessRule
-    from dovetail.registry.resources import Template
     from dovetail.state.base import StateBackend
 
 MAX_STEP_RECORDS = 500_000  # in memory, unless they need more of it than a MemoryState takes
@@ -64,12 +63,15 @@ class Engine:
         most = options.max_threads
         self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), share=max(1, most // 2))
         self.lease_timings = LeaseTimings()
+        self.parent: Engine | None = None  # where it is mounted; with its state, its secrets and its lease
+        self.mounts: Mounts | None = None  # from the first one on
+        self.before_list: list[Callable[[RequestContext], Awaitable[None]]] = []  # may change the catalogs
         self._state: StateBackend | None = None  # until it is needed, or set
         self._random_name = os.urandom(8).hex()
         self._elicitations: UrlElicitations | None = None  # from the first one on
-        self.lease: WorkerLease | None = None  # of the transport, or from the first call with a key on
+        self._lease: WorkerLease | None = None  # of the transport, or from the first call with a key on
         self.running_steps: set[asyncio.Task[Any]] = set()
-        self.store_generation = ""  # as it was last known
+        self._store_generation = ""  # as it was last known
         self.tools = tools
         self._open_limits()
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
@@ -78,7 +80,7 @@ class Engine:
         self.resources = Resources(self.threads, options.hint, self.publish, files_changed)
         self.completers: dict[tuple[str, str, str], Completer] = {}
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
-        self.hub = Hub(self.resources.watch)
+        self.hub = Hub(self._watch)
         self.audit: AuditTrail | None = lazy.audit.AuditTrail(self) if options.audit is not False else None
         self._middleware: list[Middleware] = []
         has_own_middleware = options.rate_limit or self.audit is not None
@@ -88,7 +90,7 @@ class Engine:
         self._capability_changes = 0
         self._capabilities_lock = threading.Lock()
         self._lifespan: RunningLifespan | None = None
-        self._is_serving = False  # the lifespan has been entered
+        self.is_serving = False  # the lifespan has been entered
         self.refresher: Refresher | None = None  # from the first function on
         self._sealer: Sealer | None = None
         for catalog, kind in self._catalogs():
@@ -105,12 +107,12 @@ class Engine:
 
     def _catalog_changed(self, kind: ChangeKind, *, by_files: bool = False) -> None:
         """`by_files`: files were added or removed; each worker detects that itself."""
-        self._forget_capabilities()
+        self.forget_capabilities()
         refreshed = None if self.refresher is None else self.refresher.changed
         if refreshed is not None and not by_files:
             refreshed.add(kind)
             return
-        if not by_files and self._state is not None and self._state.shared and self._is_serving:
+        if not by_files and self._state is not None and self._state.shared and self.is_serving:
             log.warning("%s changed at this worker; others do not have that unless on_refresh brings it there", kind)
         self.publish(Change(kind))
 
@@ -144,8 +146,9 @@ class Engine:
     def _open_limits(self) -> None:
         self.limit = Limit(self.options.max_concurrency, self.options.max_queue, subject="The server")
         self.limits = (self.limit,)  # those of every call
-        shared = self._state if self._state is not None and self._state.shared else None
-        self.call_limits = CallLimits(self.tools, self.options, shared, self.lease_timings)
+        state = self.root._state
+        shared = state if state is not None and state.shared else None
+        self.call_limits = CallLimits(self.tools, self.options, shared, self.lease_timings, self.path)
         most = self.options.max_concurrency + self.options.max_queue
         self.waiting = Limit(most, 0, subject="The server")  # calls that wait for the result of another
         self.keyed_runs: set[str] = set()  # ids of the runs with an idempotency key whose outcome is not stored
@@ -169,8 +172,9 @@ class Engine:
             "logging": options.logging,
         }
         names = frozenset(name for name, is_present in present.items() if is_present) | frozenset(options.declare)
+        names = names.union(*(child.capabilities.names - {"logging"} for child in self.mounted_engines()))
         experimental = dict(options.experimental)
-        if any(isinstance(tool.reuse, Idempotency) for tool in self.tools.registered.items):
+        if any(IDEMPOTENCY_KEY in (tool.definition.meta or ()) for tool in self.tools.registered.items):
             # so that clients look which tools they are
             experimental.setdefault(IDEMPOTENCY_KEY, {} if self.state.shared else {"process": self.process})
         made = ServerCapabilities(names=names, list_changed=options.list_changed, experimental=experimental)
@@ -179,11 +183,13 @@ class Engine:
                 self._capabilities, self.unconditional_methods = made, made.unconditional_methods()
         return made
 
-    def _forget_capabilities(self) -> None:
+    def forget_capabilities(self) -> None:
         """Drop the computed capabilities after a catalog has changed; may be called from any thread."""
         with self._capabilities_lock:
             self._capability_changes += 1
             self._capabilities, self.unconditional_methods = None, frozenset()
+        if self.parent is not None:
+            self.parent.forget_capabilities()
 
     def capabilities_for(self, context: RequestContext) -> ServerCapabilities:
         """The capabilities that a client gets: fewer if a handshake client has no session."""
@@ -199,7 +205,7 @@ class Engine:
         if key in self.completers:
             raise SetupError(f"There is already a completion for the argument {argument!r} of {name!r}")
         self.completers[key] = completer
-        self._forget_capabilities()
+        self.forget_capabilities()
 
     def _check_completers(self) -> None:
         """Raises SetupError if a completer's target does not exist when serving begins; later it may be removed."""
@@ -208,44 +214,99 @@ class Engine:
         for (kind, name, argument), completer in self.completers.items():
             completer.check(catalogs[kind], name, argument)
 
-    def choices(
-        self, kind: str, name: str, rules: Rules = ()
-    ) -> "tuple[Mapping[str, Sequence[str]], AccessRule | None] | None":
-        """The closed sets of values for the arguments of a completion target, and its access rule; None if unknown."""
-        target: Tool | Prompt | Template | None
+    def completion_target(self, kind: str, name: str, rules: Rules = ()) -> Any:
+        """The tool, prompt or resource whose argument is completed; `name` may be a URI with all its values."""
         if kind != "ref/resource":
-            target = self.prompts.find(name, rules) if kind == "ref/prompt" else self.tools.find(name, rules)
-        elif (target := self.resources.templates.find(name, rules)) is None:
-            resource = self.resources.get(name, rules)  # `name` may be a URI with all its values
-            return None if resource is None else ({}, resource.access)
-        return None if target is None else (target.choices, target.access)
+            return self.prompts.find(name, rules) if kind == "ref/prompt" else self.tools.find(name, rules)
+        return self.resources.templates.find(name, rules) or self.resources.get(name, rules)
+
+    async def look_for(self, uri: str, context: RequestContext) -> None:
+        """Have the catalogs brought up to date if they have no such resource."""
+        if self.before_list and self.resources.get(uri, self.rules_of(context)) is None:
+            await before_list(self, context)
+
+    def rules_of(self, context: RequestContext) -> Rules:
+        """What a session has enabled and disabled for itself, by names of the server that it knows."""
+        session = context.request.session
+        return () if session is None or self.parent is not None else session.rules
 
     async def read(
         self, uri: str, context: RequestContext, call: Callable[..., Any] = call_function
     ) -> ReadResourceResult:
         """Read as the caller of a request; `call` runs the function."""
+        if self.mounts is not None and (source := self.mounts.resource(uri)) is not None:
+            found: ReadResourceResult = await lazy.mounts.read_mounted(self, context, source, uri, is_request=False)
+            return found
         contents = await self.resources.read(
-            uri, partial(call, self, context), lambda rule: lazy.access.may_use(self, context, rule), context.rules
+            uri,
+            partial(call, self, context),
+            lambda rule: lazy.access.may_use(self, context, rule),
+            self.rules_of(context),
         )
         # What depends on a user's answer or state is without a cache hint: it is not for other users, nor for later.
         is_for_all = context.server_requests is None and not context.uses_state
         return contents if is_for_all else ReadResourceResult(contents.items)
 
+    def _watch(self, uri: str, wanted: bool) -> None:
+        if self.mounts is None or not self.mounts.watch(uri, wanted):
+            self.resources.watch(uri, wanted)
+
     def publish(self, change: Change) -> None:
         """Notify the subscriptions, if changes are announced at all; may be called from any thread."""
         if change.uri or self.options.list_changed:
             self.apply_change(change)
+        if self.parent is not None and self.parent.mounts is not None:
+            self.parent.mounts.relay(self, change)
 
-    def apply_change(self, change: Change, *, from_other_worker: bool = False) -> None:
+    def forget_contents(self, change: Change, *, from_other_worker: bool) -> None:
+        """Drop what is cached of resources that have changed, also of mounted ones."""
         if change.uri:
             self.resources.forget(change.uri)
         elif from_other_worker and change.kind == "resources":
             self.resources.mark_files_stale()
+        if self.mounts is not None:
+            self.mounts.forget(change, from_other_worker=from_other_worker)
+
+    def apply_change(self, change: Change, *, from_other_worker: bool = False) -> None:
+        self.forget_contents(change, from_other_worker=from_other_worker)
         self.hub.publish(change, from_other_worker=from_other_worker)
+
+    # ── what a mounted server has from the server that runs ──
+
+    @property
+    def root(self) -> "Engine":
+        """The engine that is mounted nowhere: this one, or that above all others."""
+        return self if self.parent is None else self.parent.root
+
+    @property
+    def path(self) -> str:
+        """The place of a mounted server, in keys of the store; empty for the root."""
+        return "" if self.parent is None or self.parent.mounts is None else self.parent.mounts.path_of(self)
+
+    def mounted_engines(self) -> "list[Engine]":
+        return [] if self.mounts is None else self.mounts.engines()
+
+    @property
+    def lease(self) -> "WorkerLease | None":
+        return self.root._lease
+
+    @lease.setter
+    def lease(self, lease: "WorkerLease | None") -> None:
+        self.root._lease = lease
+
+    @property
+    def store_generation(self) -> str:
+        return self.root._store_generation
+
+    @store_generation.setter
+    def store_generation(self, generation: str) -> None:
+        self.root._store_generation = generation
 
     @property
     def state(self) -> "StateBackend":
         """The state backend of steps, and of the secret if none is given. Sessions use it only if it is shared."""
+        if self.parent is not None:
+            return self.parent.state
         if self._state is None:
             memory = lazy_state.memory  # steps can fill no more than three quarters of it: callers make them
             self._state = memory.MemoryState(max_entries=2 * MAX_STEP_RECORDS, max_entry_bytes=128 * memory.MEBIBYTE)
@@ -254,7 +315,7 @@ class Engine:
     @state.setter
     def state(self, state: "StateBackend") -> None:
         self._state = state
-        self._forget_capabilities()
+        self.forget_capabilities()
 
     def release_state(self, state: "StateBackend") -> None:
         """Stop using a state backend that was closed."""
@@ -264,10 +325,12 @@ class Engine:
     @property
     def process(self) -> str:
         """A name for the memory that holds the state if it is not shared; a fork has another one."""
-        return f"{self._random_name}-{os.getpid()}"
+        return f"{self.root._random_name}-{os.getpid()}"
 
     @property
     def elicitations(self) -> "UrlElicitations":
+        if self.parent is not None:
+            return self.parent.elicitations
         self._elicitations = self._elicitations or lazy.server_requests.UrlElicitations()
         return self._elicitations
 
@@ -278,9 +341,15 @@ class Engine:
 
     @property
     def sealer(self) -> "Sealer":
+        if self.parent is not None:
+            return self.parent.sealer
         if self._sealer is None or self._sealer.secrets != self.secrets:
             self._sealer = lazy.request_state.Sealer(self.secrets)
         return self._sealer
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        return None if self._lifespan is None else self._lifespan.loop
 
     @property
     def lifespan_value(self) -> Any:
@@ -305,20 +374,26 @@ class Engine:
     async def _serving(self, owner: Any) -> AsyncIterator[Any]:
         """The lifespan, entered once the secrets of all workers are known."""
         lifespan = self.options.lifespan
-        try:
-            async with self._secrets_shared(), nullcontext() if lifespan is None else lifespan(owner) as value:
-                self._check_completers()  # only now: a lifespan may register prompts too
-                self._is_serving = True
-                self.resources.begin(watching=self.options.list_changed)
+        async with self._secrets_shared(), nullcontext() if lifespan is None else lifespan(owner) as value:
+            self._check_completers()  # only now: a lifespan may register prompts too
+            self.resources.begin(watching=self.options.list_changed)
+            if self.mounts is not None:
+                await self.mounts.start()
+            self.is_serving = True
+            try:
                 yield value
-        finally:
-            self._is_serving = False
+            finally:
+                self.is_serving = False
+                if self.mounts is not None:
+                    await self.mounts.stop()
 
     @asynccontextmanager
     async def _secrets_shared(self) -> AsyncIterator[None]:
         """Share the secrets with all workers. Raises StoreUnavailable after the last try."""
         state = self._state
-        if self.options.secret or state is None:  # no other worker needs them, or each has them already
+        if (
+            self.parent is not None or self.options.secret or state is None
+        ):  # no other worker needs them, or each has them already
             yield
             return
         for delay in (*START_RETRY_DELAYS, None):
@@ -350,9 +425,9 @@ class Engine:
             self.open_calls = None
         if self.running_steps:
             await asyncio.wait(self.running_steps, timeout=STEP_WAIT)
-        if self.lease is not None:
-            await self.lease.stop()
-            self.lease = None
+        if self._lease is not None:
+            await self._lease.stop()
+            self._lease = None
         await self.resources.close()
         self.threads.close()
 
@@ -371,18 +446,18 @@ class RunningLifespan:
         self._at_end = at_end
         self._users = 0
         self.ending = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._started: asyncio.Future[None] = self._loop.create_future()
-        self.task = self._loop.create_task(self._run(), context=contextvars.Context())
+        self.loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[None] = self.loop.create_future()
+        self.task = self.loop.create_task(self._run(), context=contextvars.Context())
 
     @property
     def is_on_this_loop(self) -> bool:
-        return self._loop is asyncio.get_running_loop()
+        return self.loop is asyncio.get_running_loop()
 
     @property
     def runs_on_another_loop(self) -> bool:
         """Whether it runs on another loop; False if that loop has died."""
-        return not self.is_on_this_loop and self._loop.is_running() and not self.task.done()
+        return not self.is_on_this_loop and self.loop.is_running() and not self.task.done()
 
     async def acquire(self) -> None:
         """Add a user and wait until the lifespan is entered; raises its exception."""

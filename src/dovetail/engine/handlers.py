@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
@@ -14,7 +14,15 @@ from msgspec import UNSET
 
 from dovetail import engine as lazy
 from dovetail import registry
-from dovetail.engine.call_tool import call_tool, excerpt, invoke, log_failure, require_object
+from dovetail.engine.call_tool import (
+    before_list,
+    call_tool,
+    excerpt,
+    find_item,
+    invoke,
+    log_failure,
+    require_object,
+)
 from dovetail.engine.concurrency import CallTimeout, HeldSlots
 from dovetail.engine.request_context import InputNeeded, RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Change
@@ -68,12 +76,14 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
     async def handler(engine: "Engine", context: RequestContext) -> Result:
         params: methods.ListParams = context.request.params
         catalog = catalog_of(engine)
+        if engine.before_list:
+            await before_list(engine, context)
         if key == "resources":
             await engine.resources.refresh_files()
         now = time.time()
         after = decode_cursor(params.cursor, scope=key, keys=engine.secrets, now=now)
         snapshot, shaper = catalog.snapshot, engine.shapers[context.request.revision.name]
-        if rules := context.rules:
+        if rules := engine.rules_of(context):
             snapshot = catalog.snapshot_for(rules)
         size, hint, visibility = engine.options.page_size, engine.options.hint, ALL_CALLERS
         if snapshot.rules is not None:
@@ -109,7 +119,7 @@ def _with_input_required(handler: Handler) -> Handler:
             result = await handler(engine, context)
         except InputNeeded:
             return lazy.input_required.input_required_result(context)
-        if context.server_requests is not None:
+        if context.server_requests is not None and not isinstance(result, results.InputRequiredResult):
             context.server_requests.check_replay()
         return result
 
@@ -121,6 +131,10 @@ def _with_input_required(handler: Handler) -> Handler:
 
 async def read_resource(engine: "Engine", context: RequestContext) -> Result:
     params: methods.ReadResourceParams = context.request.params
+    await engine.look_for(params.uri, context)
+    if engine.mounts is not None and (source := engine.mounts.resource(params.uri)) is not None:
+        found: Result = await lazy.mounts.read_mounted(engine, context, source, params.uri, is_request=True)
+        return found
     if params.request_state is not UNSET or params.input_responses is not UNSET:
         lazy.input_required.resume(engine, context)
     return await engine.read(params.uri, context, call_in_slot)
@@ -128,7 +142,8 @@ async def read_resource(engine: "Engine", context: RequestContext) -> Result:
 
 async def subscribe(engine: "Engine", context: RequestContext) -> Result:
     params: methods.UriParams = context.request.params
-    rule = engine.resources.access_to(params.uri, context.rules)
+    await engine.look_for(params.uri, context)
+    rule = engine.resources.access_to(params.uri, engine.rules_of(context))
     if rule is not None and not await lazy.access.may_use(engine, context, rule):
         raise NotFound(uri=params.uri)
     if context.session_access is not None:
@@ -170,6 +185,8 @@ async def listen(engine: "Engine", context: RequestContext) -> Result:
 
 async def _grant(engine: "Engine", context: RequestContext, requested: methods.ListenFilter) -> methods.ListenFilter:
     """The notifications that this server has and that this caller may get."""
+    if engine.before_list and requested.resource_subscriptions:
+        await before_list(engine, context)
     names = engine.capabilities.names if engine.options.list_changed else frozenset[str]()
     rules: dict[str, AccessRule | None] = {}
     for number, uri in enumerate(dict.fromkeys(requested.resource_subscriptions[:MAX_LISTEN_URIS]), 1):
@@ -197,9 +214,11 @@ def change_notification(change: Change, meta: dict[str, Any] | None = None) -> b
 
 async def get_prompt(engine: "Engine", context: RequestContext) -> Result:
     params: methods.GetPromptParams = context.request.params
-    prompt = engine.prompts.find(params.name, context.rules)
+    prompt = await find_item(engine, context, lambda rules: engine.prompts.find(params.name, rules))
     if prompt is None or (prompt.access is not None and not await lazy.access.may_use(engine, context, prompt.access)):
         raise ProtocolError(f"Unknown prompt: {excerpt(params.name)}", code=INVALID_PARAMS)
+    if prompt.mounted is not None:
+        return await lazy.mounts.forward(prompt.mounted, context, name=prompt.mounted.own)
     if params.request_state is not UNSET or params.input_responses is not UNSET:
         lazy.input_required.resume(engine, context)
     try:
@@ -245,11 +264,16 @@ async def complete(engine: "Engine", context: RequestContext) -> Result:
     params: methods.CompleteParams = context.request.params
     ref, argument = params.ref, params.argument
     name = ref.uri if ref.type == "ref/resource" else ref.name
-    choices, rule = engine.choices(ref.type, name, context.rules) or (None, None)
-    if choices is None or (rule is not None and not await lazy.access.may_use(engine, context, rule)):
+    target = await find_item(engine, context, lambda rules: engine.completion_target(ref.type, name, rules))
+    rule = None if target is None else target.access
+    if target is None or (rule is not None and not await lazy.access.may_use(engine, context, rule)):
         raise ProtocolError(f"There is nothing to complete for {ref.type} {excerpt(name)!r}", code=INVALID_PARAMS)
     completer = engine.completers.get((ref.type, name, argument.name))
     if completer is None:
+        if engine.mounts is not None and (mounted := lazy.mounts.route_of(target)) is not None:
+            return await lazy.mounts.forward_completion(mounted, target, context)
+        is_concrete = ref.type == "ref/resource" and name not in engine.resources.templates.names()
+        choices: Mapping[str, Sequence[str]] = {} if is_concrete else target.choices
         if ref.type == "ref/resource" and (paths := await engine.resources.paths_in(name)):
             choices = {"path": paths}
         return results.CompleteResult(registry.prompts.complete_choice(choices.get(argument.name, ()), argument.value))

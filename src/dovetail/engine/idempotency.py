@@ -97,7 +97,7 @@ async def call_once(engine: "Engine", context: RequestContext, tool: Tool) -> Re
     key = read_key(context, is_known=owner is not None)
     if key is None:
         return await call_tool(engine, context, tool)
-    digest = hashlib.sha256(encode([owner, tool.name, key])).hexdigest()
+    digest = hashlib.sha256(encode([owner, engine.path + tool.name, key])).hexdigest()
     return await KeyedCall(engine, context, tool, f"idempotency/{digest}").result()
 
 
@@ -239,8 +239,8 @@ class KeyedCall:
         return (0, None) if entry is None else (entry.version, CODEC.decode(entry.value))
 
     async def _put(self, record: Record, version: int) -> None:
-        assert isinstance(self._tool.reuse, Idempotency)
-        ttl = self._tool.reuse.window
+        assert isinstance(self._tool.route, Idempotency)
+        ttl = self._tool.route.window
         if record.outcome == RUNS or isinstance(record.outcome, InputRequiredResult):
             # The window begins when the call has ended.
             ttl += max(MAX_RUN, record.expires - time.time())

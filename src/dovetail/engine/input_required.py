@@ -89,7 +89,7 @@ def _binding(engine: "Engine", context: RequestContext) -> Binding:
         name, arguments = params.uri, jsonrpc.NO_PARAMS
     else:
         name, arguments = params.name, params.arguments
-    return Binding.from_request(context.request.method, name, arguments, context.owner, engine.info.name)
+    return Binding.from_request(context.request.method, name, arguments, context.owner, engine.root.info.name)
 
 
 def input_required_result(context: RequestContext) -> InputRequiredResult:

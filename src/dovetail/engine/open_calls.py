@@ -147,8 +147,9 @@ ANSWERS: Codec[dict[str, bytes]] = Codec(dict[str, bytes], "record of answers")
 
 def open_calls_of(engine: "Engine") -> "OpenCalls":
     """The open calls of a server, made for its first."""
-    engine.open_calls = engine.open_calls or OpenCalls(engine)
-    return engine.open_calls
+    root = engine.root
+    root.open_calls = root.open_calls or OpenCalls(root)
+    return root.open_calls
 
 
 class OpenCall:

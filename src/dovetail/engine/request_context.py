@@ -14,7 +14,7 @@ from dovetail import engine as lazy
 from dovetail.errors import SetupError
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.methods import EMPTY_OBJECT
-from dovetail.protocol.session import Rules, Session
+from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -152,11 +152,6 @@ class RequestContext(msgspec.Struct, eq=False):
     def owner(self) -> str | None:
         """The key of the caller, to which sessions, states and streams are bound."""
         return None if self.principal is None else self.principal.key
-
-    @property
-    def rules(self) -> Rules:
-        """What the session has enabled and disabled for itself."""
-        return () if self.request.session is None else self.request.session.rules
 
     @property
     def address(self) -> str | None:

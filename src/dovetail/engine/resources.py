@@ -85,17 +85,26 @@ class Resources:
     def add(self, source: "Resource | Template", *, where: str = "") -> None:
         """Add a resource. Raises SetupError if its URI is taken, or if it overlaps one with another access rule."""
         with self._adding:
+            self.check_overlaps(source, where)
             if isinstance(source, registry.resources.Template):
-                if source.access is not None or self._has_rules():
-                    chosen = [each for each in self.direct.registered.items if each.folder is None]
-                    registry.resources.check_overlaps(source, [*chosen, *self.templates.registered.items], where)
                 self.templates.add(source.uri, source, where=where)
             else:
-                if source.access is not None:
-                    registry.resources.check_overlaps(source, self.templates.registered.items, where)
                 self.direct.add(registry.resources.normalize_uri(source.uri), source, where=where)
         if source.access is not None:
             self.mark_files_stale()  # a folder may list less now
+
+    def check_overlaps(self, source: "Resource | Template", where: str, mount: object = None) -> None:
+        """Raises SetupError for a resource with another access rule that overlaps, unless both are of one mount."""
+        others: list[Resource | Template] = []
+        direct, templates = self.direct.registered.items, self.templates.registered.items
+        if isinstance(source, registry.resources.Template):
+            if source.access is not None or self._has_rules():
+                others = [*(each for each in direct if each.folder is None), *templates]
+        elif source.access is not None:
+            others = [*templates]
+        if mount is not None:
+            others = [each for each in others if each.mounted is None or each.mounted.mount is not mount]
+        registry.resources.check_overlaps(source, others, where)
 
     def _find(self, uri: str, rules: Rules) -> "tuple[Resource | Template, dict[str, Any]]":
         """The resource of a URI, a direct one before templates, and the values of the URI. Raises NotFound."""
@@ -146,7 +155,7 @@ class Resources:
         if not self.templates.remove(uri):
             return self.direct.remove(registry.resources.normalize_uri(uri))
         self._file_guards.pop(uri, None)
-        self._swap([resource.uri for resource in self.files_in(uri)], {})
+        self.swap([resource.uri for resource in self.files_in(uri)], {})
         return True
 
     async def read(self, uri: str, call: Call, may_read: MayRead, rules: Rules = ()) -> ReadResourceResult:
@@ -280,9 +289,9 @@ class Resources:
             self._update(known[uri], registry.resources.entry_definition(folder, found[uri]))
         compile_entry = partial(registry.resources.compile_entry, folder)
         new = {uri: compile_entry(entry) for uri, entry in found.items() if self.direct.find(uri) is None}
-        self._swap(sorted(known.keys() - found.keys()), new)
+        self.swap(sorted(known.keys() - found.keys()), new)
 
-    def _swap(self, gone: "Sequence[str]", new: "Mapping[str, Resource]") -> None:
+    def swap(self, gone: "Sequence[str]", new: "Mapping[str, Resource]") -> None:
         if self.direct.swap(gone, new):
             self._clear_cache()
             self._on_list()

@@ -31,8 +31,8 @@ async def call_cached(engine: "Engine", context: RequestContext, tool: Tool) -> 
     """The result of a call of a tool with `cache=`: from the cache, or from a call in flight, or its own."""
     params: CallToolParams = context.request.params
     parts: list[object] = [arguments_digest(params.arguments)]
-    assert isinstance(tool.reuse, Caching)
-    if not tool.reuse.shared:
+    assert isinstance(tool.route, Caching)
+    if not tool.route.shared:
         owner, principal = lazy.caller_state.state_owner(context), context.principal
         if owner is None:
             return await call_tool(engine, context, tool)
@@ -91,9 +91,9 @@ class ResultCache:
         return result
 
     def _store(self, key: Key, tool: Tool, result: bytes) -> None:
-        assert isinstance(tool.reuse, Caching)
+        assert isinstance(tool.route, Caching)
         expired, _, _ = self._entries.pop(key, (b"", 0.0, None))
-        self._entries[key] = (result, monotonic() + tool.reuse.seconds, tool)
+        self._entries[key] = (result, monotonic() + tool.route.seconds, tool)
         self._bytes += len(result) - len(expired)
         while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
             oldest, _, _ = self._entries.pop(next(iter(self._entries)))

@@ -157,6 +157,9 @@ class Hub:
     def forget(self, subscription: Subscription) -> None:
         self._subscriptions.pop(subscription, None)
 
+    def uris(self) -> list[str]:
+        return list(self._uris)
+
     @property
     def uri_subscriptions(self) -> int:
         return sum(self._uris.values())

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from dovetail.registry import dependencies as dependencies
     from dovetail.registry import elicitation as elicitation
     from dovetail.registry import files as files
+    from dovetail.registry import mounts as mounts
     from dovetail.registry import prompts as prompts
     from dovetail.registry import resources as resources
     from dovetail.registry import roots as roots
@@ -16,6 +17,6 @@ if TYPE_CHECKING:
     from dovetail.registry import visibility as visibility
 
 __getattr__ = lazy_modules(
-    __name__, "dependencies", "elicitation", "files", "prompts", "resources", "roots", "sampling", "transforms",
-    "visibility",
+    __name__, "dependencies", "elicitation", "files", "mounts", "prompts", "resources", "roots", "sampling",
+    "transforms", "visibility",
 )  # fmt: skip

@@ -161,6 +161,11 @@ class Catalog(Generic[T]):
             return item
         return item if registry.visibility.is_enabled(rules, item, default=name in self._items) else None
 
+    def update(self, removed: Iterable[str], new: Mapping[str, T]) -> None:
+        """`swap`, and call the listeners if something changed."""
+        if self.swap(removed, new):
+            self._announce()
+
     def page(self, after: int, size: int) -> Page[T]:
         return self.snapshot.page(after, size)
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
@@ -15,6 +15,9 @@ from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import Invocation, inspect_function
 from dovetail.registry.registration import AccessRule, CommonOptions, access_rule, checked_options, did_you_mean
 from dovetail.registry.tools import closed_choices, definition_fields
+
+if TYPE_CHECKING:
+    from dovetail.registry.mounts import Mounted
 
 ROLES = get_args(Role)
 log = logging.getLogger("dovetail")
@@ -35,6 +38,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     decode: Callable[[bytes | msgspec.Raw], dict[str, Any]]
     choices: Mapping[str, Sequence[str]] = {}
     access: AccessRule | None = None  # None: every caller may get it
+    mounted: "Mounted | None" = None
 
     @property
     def name(self) -> str:

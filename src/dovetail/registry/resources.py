@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from inspect import Signature
 from pathlib import Path, PurePath
 from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 from urllib.parse import unquote
 
 import msgspec
@@ -31,6 +31,9 @@ from dovetail.registry.functions import FunctionInfo, Invocation, inspect_functi
 from dovetail.registry.registration import AccessRule, CommonOptions, access_rule, checked_options, convert_option
 from dovetail.registry.tools import closed_choices, definition_fields
 from dovetail.schema.encode import encode_json
+
+if TYPE_CHECKING:
+    from dovetail.registry.mounts import Mounted
 
 
 class ResourceOptions(CommonOptions, total=False):
@@ -66,6 +69,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     folder_tags: frozenset[str] = frozenset()  # and its tags
     mime_type: str | None = None  # of its contents; None: by the type of the return value
     access: AccessRule | None = None  # None: every caller may read it
+    mounted: "Mounted | None" = None
 
     @property
     def uri(self) -> str:
@@ -86,6 +90,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     mime_type: str | None = None
     access: AccessRule | None = None
     guarded: Mapping[str, Any] = {}  # variables whose values must not escape from a folder, and the author's defaults
+    mounted: "Mounted | None" = None
 
     @property
     def uri(self) -> str:

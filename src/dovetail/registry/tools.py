@@ -23,6 +23,7 @@ from dovetail.registry.outputs import Output, ToResult, bound_result, compile_ou
 from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json, to_jsonable
 
 if TYPE_CHECKING:
+    from dovetail.registry.mounts import Mounted
     from dovetail.registry.transforms import ToolTransform
 
 
@@ -65,7 +66,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     is_limited: bool = False  # whether a call needs more than one of the server's slots
     max_concurrency: int | None = None
     rates: tuple[registration.Rate, ...] = ()
-    reuse: registration.Reuse | None = None  # of its results
+    route: "registration.Reuse | Mounted | None" = None  # how a call gets its result, if not simply by a run
     headers: tuple[HeaderParameter, ...] = ()
     choices: Mapping[str, Sequence[str]] = {}  # arguments whose values are a closed set, for completion
     rewrite: Callable[[bytes | Raw], Raw] | None = None  # a client's arguments as those of the tool that a mount calls
@@ -156,7 +157,7 @@ def compile_tool(
         rates=rates,
         headers=headers,
         choices=closed_choices(arguments.schema),
-        reuse=reuse,
+        route=reuse,
     )
     if transform is None:
         return tool

@@ -1,0 +1,162 @@
+"""Mounted items: the names and URIs that the items of a child have at its parent, and which of them come along."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from dovetail import registry
+from dovetail.errors import SetupError
+from dovetail.protocol.types import MAX_URI_LENGTH, TAGS_KEY, EmbeddedResource, ResourceContents, ResourceLink
+from dovetail.protocol.uri_template import UriTemplate
+from dovetail.registry import registration
+from dovetail.registry.catalog import check_name
+from dovetail.registry.prompts import Prompt
+from dovetail.registry.resources import Resource, Template
+from dovetail.registry.tools import Tool
+
+Item = Tool | Prompt | Resource | Template
+I = TypeVar("I", Tool, Prompt, Resource, Template)  # noqa: E741
+IsOwn = Callable[[str], bool]  # whether a URI is one of the child's
+
+NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+MAX_META_DEPTH = 32  # levels of a `_meta` in which URIs are found
+_SCHEME = re.compile(r"(?!https?://)[A-Za-z][A-Za-z0-9+.-]*://", re.IGNORECASE)  # of URIs that are renamed
+
+
+class Mounted(msgspec.Struct, frozen=True, eq=False):
+    """Where the calls of a mounted item go."""
+
+    mount: Any  # a `Mount` of engine/mounts.py
+    own: str  # its name or URI at the child
+
+
+def checked_namespace(namespace: object, where: str) -> str:
+    """The namespace, "" for none. Raises SetupError for one that can't be a part of names and URIs."""
+    if namespace is None:
+        return ""
+    if not isinstance(namespace, str) or not NAMESPACE.match(namespace):
+        fix = "use 1 to 64 of A-Z a-z 0-9 _ - . that begin with a letter or digit, or leave it out"
+        raise SetupError(f"{where}: namespace={namespace!r} is not possible; {fix}")
+    return namespace
+
+
+# ── URIs ──
+
+
+def rename_uri(uri: str, namespace: str) -> str:
+    """A URI or template of a child as it is at the parent: `notes://x` is `notes://calendar/x`; http(s) stays."""
+    found = _SCHEME.match(uri) if namespace else None
+    return uri if found is None else f"{found[0]}{namespace.lower()}/{uri[found.end() :]}"
+
+
+def own_uri(uri: str, namespace: str) -> str | None:
+    """The URI that `rename_uri` made this one of; None if it made it of none."""
+    found = _SCHEME.match(uri) if namespace else None
+    if found is None:
+        return uri
+    first, slash, rest = uri[found.end() :].partition("/")
+    return found[0] + rest if slash and first.lower() == namespace.lower() else None
+
+
+def rename_meta(meta: Any, namespace: str, is_own: IsOwn, depth: int = MAX_META_DEPTH) -> Any:
+    """A `_meta` with the child's URIs renamed, such as `ui.resourceUri`; the same object if it has none."""
+    if isinstance(meta, str):
+        return rename_uri(meta, namespace) if "://" in meta and is_own(meta) else meta
+    if not isinstance(meta, Mapping | list | tuple) or not depth:
+        return meta
+    if isinstance(meta, Mapping):
+        changed = {key: rename_meta(value, namespace, is_own, depth - 1) for key, value in meta.items()}
+        return changed if any(changed[key] is not value for key, value in meta.items()) else meta
+    items = [rename_meta(value, namespace, is_own, depth - 1) for value in meta]
+    return items if any(new is not old for new, old in zip(items, meta, strict=True)) else meta
+
+
+def rename_content(block: Any, namespace: str, is_own: IsOwn) -> Any:
+    """A block of content, or the contents of a resource, with the child's URIs renamed."""
+    changes: dict[str, Any] = {}
+    if isinstance(block, ResourceLink | ResourceContents) and is_own(block.uri):
+        changes["uri"] = rename_uri(block.uri, namespace)
+    elif isinstance(block, EmbeddedResource):
+        changes["resource"] = rename_content(block.resource, namespace, is_own)
+    if (meta := getattr(block, "meta", None)) is not None:
+        changes["meta"] = rename_meta(meta, namespace, is_own)
+    return replace(block, **changes) if changes else block
+
+
+# ── items ──
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Which items of a child come along: those of these names or patterns, and with one of these tags."""
+
+    only: tuple[str, ...] | None = None
+    tags: frozenset[str] | None = None
+
+    @classmethod
+    def from_options(cls, only: Any, tags: Any, where: str) -> "Choice":
+        kinds = {"only": registration.NAMES, "tags": registration.NAMES}
+        registration.checked_options({"only": only, "tags": tags}, kinds, where, kinds)
+        return cls(None if only is None else tuple(only), None if tags is None else frozenset(tags))
+
+    def takes(self, item: Item) -> bool:
+        if self.tags is not None and self.tags.isdisjoint((item.definition.meta or {}).get(TAGS_KEY, ())):
+            return False
+        return self.only is None or any(self.fits(pattern, item) for pattern in self.only)
+
+    @staticmethod
+    def fits(pattern: str, item: Item) -> bool:
+        texts = [item.definition.name, *([item.uri] if isinstance(item, Resource | Template) else [])]
+        return any(pattern == text or fnmatchcase(text, pattern) for text in texts)
+
+
+class Renaming(msgspec.Struct, frozen=True):
+    """Makes the items of the parent: copies of the child's, with other names and a route back."""
+
+    mount: Any
+    namespace: str
+    transforms: Mapping[str, Any]
+    where: str  # for error messages
+    is_own: IsOwn
+    is_routed: bool  # else tools run at the parent: the child is only a registry
+
+    def copy(self, item: I) -> I:
+        """The item of the parent; raises SetupError if its name is not possible."""
+        meta = rename_meta(item.definition.meta, self.namespace, self.is_own) if self.namespace else None
+        item = item if meta is None else replace(item, definition=replace(item.definition, meta=meta))
+        if isinstance(item, Tool):
+            return self._tool(item)
+        if isinstance(item, Prompt):
+            definition = replace(item.definition, name=self._name(item.name))
+            return replace(item, definition=definition, mounted=Mounted(self.mount, item.name))
+        uri, mounted = rename_uri(item.uri, self.namespace), Mounted(self.mount, item.uri)
+        if len(uri) > MAX_URI_LENGTH:
+            raise SetupError(f"{self.where}: the URI of {item.definition.name!r} is too long with the namespace")
+        if isinstance(item, Template):  # files are found, listed and watched by the child
+            definition_ = replace(item.definition, uri_template=uri)
+            changes: dict[str, Any] = {"template": UriTemplate(uri), "directory": None, "guarded": {}}
+            return replace(item, definition=definition_, mounted=mounted, cache=None, **changes)
+        changes = {"cache": None, "path": None, "describe": None, "folder": None}
+        return replace(item, definition=replace(item.definition, uri=uri), mounted=mounted, **changes)
+
+    def _tool(self, tool: Tool) -> Tool:
+        own = tool.name
+        if self.is_routed:
+            tool = replace(tool, route=Mounted(self.mount, own), rewrite=None)
+        if own in self.transforms:
+            tool = registry.transforms.transform_tool(tool, self.transforms[own], f"{self.where}, tool {own}")
+        name = check_name(self._name(tool.name), f"{self.where}, tool {own}")
+        return replace(tool, definition=replace(tool.definition, name=name), label=f"tool {name}")
+
+    def _name(self, own: str) -> str:
+        return f"{self.namespace}_{own}" if self.namespace else own
+
+    def check_transforms(self, names: Sequence[str]) -> None:
+        """Raises SetupError for a transform that fits no tool."""
+        for own in self.transforms:
+            if own not in names:
+                hint = registration.did_you_mean(own, names)
+                raise SetupError(f"{self.where}: transforms= names {own!r}, and there is no such tool{hint}")
