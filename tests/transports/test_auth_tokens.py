@@ -142,6 +142,16 @@ async def test_a_known_bearer_token_takes_the_short_way_also_beside_dpop() -> No
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize(("claims", "dpop"), [({"cnf": {"jkt": "k"}}, "optional"), ({}, "required")])
+async def test_a_token_that_needs_a_proof_is_not_cached_as_one_that_needs_none(claims: Any, dpop: Any) -> None:
+    """Or a thief could send it as `Bearer`."""
+    register = Register()
+    register.people["ann-token"] = Principal(subject="ann", claims=claims)
+    protected = ProtectedApp(Auth(register, dpop=dpop))
+    assert [await protected.status() for _ in range(3)] == [401] * 3
+    assert len(register.asked) == 1
+
+
 async def test_an_unavailable_verifier_is_a_503(caplog: pytest.LogCaptureFixture) -> None:
     register = Register()
     register.failure = VerifierUnavailable("the issuer is silent about ann-token")

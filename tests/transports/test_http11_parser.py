@@ -233,6 +233,7 @@ IN_A_ROW = [
     ([MIDDLE + b"x" * 3000, b"\r\n\r\n"], 200),
     ([MIDDLE + b"x" * 5000, b"\r\n\r\n"], 431),
     ([CHUNKED + b"0\r\n", b"X-A: " + b"x" * 4000 + b"\r\n\r\n", OPENING + b"X-A: " + b"y" * 200, b"\r\n\r\n"], 200),
+    ([CHUNKED + b"0\r\n", b"X-A: " + b"x" * 4091, b"\r\n\r\n", HIDDEN], 200),  # as many bytes as the limit
 ]
 
 

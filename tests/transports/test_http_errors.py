@@ -68,6 +68,7 @@ async def test_a_body_may_come_in_any_pieces_up_to_the_limit(wire: HttpWire, pie
 TYPES = (
     *(None, "application/json", "APPLICATION/JSON", " application/json ", "application/json; charset=utf-8"),
     *('application/json;charset="UTF-8"', "application/json; charset=utf8; x=y", "application/vnd.mcp+json"),
+    "application/json; charset=us-ascii",
 )
 OTHERS = (
     *("text/plain", "text/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "*/*"),

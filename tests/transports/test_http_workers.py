@@ -4,13 +4,26 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from http_clients import TOOLS, Fleet, FleetOf, OldClient, ask, given, leave, no_answer, reply
+from http_clients import (
+    INVALID_REQUEST,
+    TOOLS,
+    Fleet,
+    FleetOf,
+    OldClient,
+    ask,
+    check_refusal,
+    given,
+    leave,
+    no_answer,
+    reply,
+    said,
+)
 
 from dovetail import Context
 from dovetail.auth import Principal
 from dovetail.state.sqlite import SqliteState
 from dovetail.transports.http.event_store import WORKER_LOST
-from http_serving import Stage, settle, until
+from http_serving import Stage, endpoint_of, settle, until
 from http_wire import HANDSHAKE, HttpWire, text_of
 from server_requests import AskingStage, answer_to
 
@@ -44,6 +57,24 @@ async def test_the_end_of_a_session_ends_its_calls_and_streams_everywhere(fleet:
     await asyncio.gather(call.done(), stream.done())
     for wire in wires:
         assert (await wire.start("ping").done()).status == 404
+
+
+@pytest.mark.parametrize("look", [1, 2])
+@pytest.mark.rule("SH-29")
+async def test_no_stream_begins_in_a_session_that_another_worker_ends_meanwhile(fleet: Fleet, look: int) -> None:
+    """Whenever its worker looks for it: 404 tells the client to begin another one."""
+    wires, looks = await fleet.session(), list[str]()
+
+    async def end_the_session(asked: str, key: str) -> bool:
+        if asked == "get" and key == f"session/{wires[0].session_id}":
+            looks.append(key)
+            if len(looks) == look:
+                assert (await wires[0].delete()).status == 204
+        return True
+
+    fleet.views[1].fate = end_the_session
+    check_refusal(await wires[1].get().done(), 404, INVALID_REQUEST)
+    assert len(looks) == look
 
 
 @pytest.mark.parametrize("version", HANDSHAKE)
@@ -151,6 +182,23 @@ async def test_clients_that_wait_for_a_lost_worker_are_notified_once(fleet: Flee
     await settle(100)
     again = await wires[1].get(primed).done()
     assert [each for each in again.messages if "id" in each] == [rest.answer]
+
+
+async def test_a_call_that_ends_while_its_worker_is_checked_is_read_to_its_end(fleet: Fleet) -> None:
+    wires = await fleet.session()
+    call = wires[0].start_call("warn")
+    await call.message()
+    await call.cut()
+    rest = wires[1].get(call.events[0].id)
+
+    async def end_the_call(asked: str, key: str) -> bool:
+        if asked == "get" and key.startswith("stream-request/") and rest.sent:
+            fleet.stages[0].go.set()
+            await until(lambda: not endpoint_of(fleet.apps[0]).calls.by_id)
+        return True
+
+    fleet.views[1].fate = end_the_call
+    assert said(await rest.done()) == ["first", "second", "warned"]
 
 
 async def test_a_drain_ends_it_properly(fleet: Fleet) -> None:

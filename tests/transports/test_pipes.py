@@ -233,6 +233,17 @@ def test_one_function_that_hangs_leaves_threads_to_the_others_of_to_thread() -> 
     assert "hang given to asyncio.to_thread is busy" in refusals[0]
 
 
+def test_a_callback_that_fails_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().call_soon([].pop)
+        await asyncio.sleep(0)
+
+    run_process(main, ThreadPool())
+    (logged,) = caplog.records
+    assert (logged.name, logged.levelname) == ("dovetail", "ERROR")
+    assert "pop from empty list" in caplog.text
+
+
 # ── the log ──
 
 
