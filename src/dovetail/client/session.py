@@ -21,7 +21,7 @@ from dovetail.client.subscriptions import ChangeStream, ChangeStreams
 from dovetail.client.transports.base import ToolHeaders, Transport, cancel_and_wait
 from dovetail.engine.subscriptions import Change
 from dovetail.protocol.jsonrpc import UNREADABLE
-from dovetail.protocol.methods import ListenFilter, LogLevel
+from dovetail.protocol.methods import ListenFilter, LogLevel, RequestId
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.types import IDEMPOTENCY_KEY, PROCESS_KEY
 
@@ -146,14 +146,14 @@ class ClientSession:
         timeout: Timeout = "default",
         progress_handler: ProgressHandler | None = None,
         log_level: LogLevel | None = None,
+        on_sent: Callable[[RequestId], None] | None = None,
     ) -> Raw:
         seconds = self.seconds(timeout)
         if self._session_ended:
             await self._renew_session(method, seconds)
         params = self._with_meta(params, log_level)
-        return await self.dispatcher.request(
-            method, params, timeout=seconds, max_timeout=self._max_timeout, on_progress=progress_handler
-        )
+        limits = {"timeout": seconds, "max_timeout": self._max_timeout}
+        return await self.dispatcher.request(method, params, **limits, on_progress=progress_handler, on_sent=on_sent)
 
     async def repeat(self, send: Send, params: Params) -> Raw:
         """Send a call with an idempotency key, and again after a lost connection.

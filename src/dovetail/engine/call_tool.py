@@ -43,6 +43,9 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
     request = context.request
     params: CallToolParams = request.params
     tool = admitted or engine.tools.get(params.name)
+    if tool is None and engine.before_list:
+        await engine.fetch_catalogs(context)
+        tool = engine.tools.get(params.name)
     if tool is None or (
         tool.access is not None and admitted is None and not await lazy.access.may_use(engine, context, tool.access)
     ):

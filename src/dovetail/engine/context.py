@@ -391,6 +391,16 @@ class Context:
         return coroutine
 
 
+def request_of(ctx: Context) -> "tuple[Engine, RequestContext]":
+    """What an author does not see of a context."""
+    return ctx._engine, ctx._context
+
+
+def wanted_level(ctx: Context) -> LogLevel | None:
+    """The lowest level of log messages that the client wants; None for no messages."""
+    return ctx._threshold()
+
+
 def _loggable(data: Any) -> Any:
     """Data for the log; what can't be JSON, such as an exception, becomes text: logging never fails."""
     try:

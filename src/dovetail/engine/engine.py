@@ -74,6 +74,8 @@ class Engine:
         files_changed = partial(self._catalog_changed, "resources", by_files=True)
         self.resources = Resources(self.threads, options.hint, self.publish, files_changed)
         self.completers: dict[tuple[str, str, str], Completer] = {}
+        # Each brings catalogs that are fetched from elsewhere up to date; empty for most servers.
+        self.before_list: list[Callable[[RequestContext], Awaitable[None]]] = []
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self.hub = Hub(self.resources.watch)
         self.audit: AuditTrail | None = lazy.audit.AuditTrail(self) if options.audit is not False else None
@@ -107,7 +109,8 @@ class Engine:
         if refreshed is not None and not by_files:
             refreshed.add(kind)
             return
-        if not by_files and self._state is not None and self._state.shared and self._is_serving:
+        by_itself = by_files or bool(self.before_list)  # each worker fetches them
+        if not by_itself and self._state is not None and self._state.shared and self._is_serving:
             log.warning("%s changed at this worker; others do not have that unless on_refresh brings it there", kind)
         self.publish(Change(kind))
 
@@ -205,6 +208,10 @@ class Engine:
         # What depends on a user's answer or state is without a cache hint: it is not for other users, nor for later.
         is_for_all = context.server_requests is None and not context.uses_state
         return contents if is_for_all else ReadResourceResult(contents.items)
+
+    async def fetch_catalogs(self, context: RequestContext) -> None:
+        for fetch in self.before_list:
+            await fetch(context)
 
     def publish(self, change: Change) -> None:
         """Notify the subscriptions, if changes are announced at all; may be called from any thread."""

@@ -68,6 +68,8 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
     async def handler(engine: "Engine", context: RequestContext) -> Result:
         params: methods.ListParams = context.request.params
         catalog = catalog_of(engine)
+        if engine.before_list:
+            await engine.fetch_catalogs(context)
         if key == "resources":
             await engine.resources.refresh_files()
         now = time.time()
@@ -196,6 +198,9 @@ def change_notification(change: Change, meta: dict[str, Any] | None = None) -> b
 async def get_prompt(engine: "Engine", context: RequestContext) -> Result:
     params: methods.GetPromptParams = context.request.params
     prompt = engine.prompts.get(params.name)
+    if prompt is None and engine.before_list:
+        await engine.fetch_catalogs(context)
+        prompt = engine.prompts.get(params.name)
     if prompt is None or (prompt.access is not None and not await lazy.access.may_use(engine, context, prompt.access)):
         raise ProtocolError(f"Unknown prompt: {excerpt(params.name)}", code=INVALID_PARAMS)
     if params.request_state is not UNSET or params.input_responses is not UNSET:
@@ -243,6 +248,8 @@ async def complete(engine: "Engine", context: RequestContext) -> Result:
     params: methods.CompleteParams = context.request.params
     ref, argument = params.ref, params.argument
     name = ref.uri if ref.type == "ref/resource" else ref.name
+    if engine.before_list and engine.choices(ref.type, name) is None:
+        await engine.fetch_catalogs(context)
     choices, rule = engine.choices(ref.type, name) or (None, None)
     if choices is None or (rule is not None and not await lazy.access.may_use(engine, context, rule)):
         raise ProtocolError(f"There is nothing to complete for {ref.type} {excerpt(name)!r}", code=INVALID_PARAMS)
