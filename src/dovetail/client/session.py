@@ -152,8 +152,10 @@ class ClientSession:
         if self._session_ended:
             await self._renew_session(method, seconds)
         params = self._with_meta(params, log_level)
-        limits = {"timeout": seconds, "max_timeout": self._max_timeout}
-        return await self.dispatcher.request(method, params, **limits, on_progress=progress_handler, on_sent=on_sent)
+        most, progress = self._max_timeout, progress_handler
+        return await self.dispatcher.request(
+            method, params, timeout=seconds, max_timeout=most, on_progress=progress, on_sent=on_sent
+        )
 
     async def repeat(self, send: Send, params: Params) -> Raw:
         """Send a call with an idempotency key, and again after a lost connection.

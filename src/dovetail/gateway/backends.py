@@ -87,7 +87,7 @@ class BackendSession(ClientSession):
     """A session with the backend, and the calls that it carries."""
 
     def __init__(self, transport: Transport, options: SharedOptions, on_complete: Callable[[Raw], None]) -> None:
-        super().__init__(transport, options, lambda change: None)
+        super().__init__(transport, options, lambda _: None)
         self.calls: dict[RequestId, CarriedCall] = {}
         self.is_over = False  # another one is opened for the next call
         self.has_streams = transport.reconnects  # whose messages name their call

@@ -14,11 +14,11 @@ from dovetail import errors
 from dovetail.client.handlers import read_elicitation
 from dovetail.client.results import LogMessage, decode
 from dovetail.engine.caller_state import state_owner
-from dovetail.engine.context import Context, request_of, wanted_level
+from dovetail.engine.context import Context, request_of, send_log, wanted_level
 from dovetail.engine.request_context import RequestContext, server_requests_of
 from dovetail.gateway.backends import Backend, Caller, printable, shape_capabilities
 from dovetail.protocol import jsonrpc, revisions
-from dovetail.protocol.capabilities import Completion
+from dovetail.protocol.capabilities import Completion, passes_level
 from dovetail.protocol.elicitation import InputRequest, InputRequired, ServerRequest, render_form, restore_content
 from dovetail.protocol.inbound import CAPABILITIES_KEY
 from dovetail.protocol.jsonrpc import UNREADABLE, encode
@@ -233,7 +233,7 @@ _READERS: dict[str, Callable[[str, Raw], InputRequest[Any]]] = {
 }
 
 
-async def ask_by_rounds(call: "Call", request: InputRequest[Any]) -> Raw:
+async def ask_by_rounds(call: "Call", request: InputRequest[Any]) -> Raw:  # noqa: ARG001
     """Ask a client of 2026-07-28 while the call of a handshake backend stays open."""
     raise errors.ToolError(f"The client can't be asked across these revisions yet: {request.server_request.method}")
 
@@ -272,12 +272,14 @@ class Call:
         self._send(partial(self._ctx.report_progress, progress, total, text))
 
     def log(self, params: Raw) -> None:
-        if self.level is not None and len(params) <= MAX_LOG_BYTES:
-            with suppress(*UNREADABLE):
-                given = msgspec.json.decode(params, type=LogMessage)
+        if self.level is None or len(params) > MAX_LOG_BYTES:
+            return
+        with suppress(*UNREADABLE):
+            given = msgspec.json.decode(params, type=LogMessage)
+            if passes_level(given.level, self.level):
                 name = self._questions.name
                 logger = name if given.logger is None else f"{name}.{printable(given.logger)}"
-                self._send(partial(self._ctx.log, given.level, given.data, logger))
+                self._send(partial(send_log, self._ctx, given.level, given.data, logger))
 
     def _send(self, notify: Callable[[], Awaitable[None]]) -> None:
         self._unsent.append(notify)
@@ -362,7 +364,8 @@ class Forwarder:
                 raise
             return Completion([])
         assert not isinstance(reply, InputRequired)
-        return self._decode("completion/complete", reply[0], CompleteResult).completion
+        result: CompleteResult = self._decode("completion/complete", reply[0], CompleteResult)
+        return result.completion
 
     def _decode(self, method: str, raw: Raw, shape: Any) -> Any:
         try:

@@ -25,7 +25,7 @@ from dovetail.client.transports.base import Transport, cancel_and_wait
 from dovetail.engine.call_tool import require_object
 from dovetail.engine.engine import Engine
 from dovetail.engine.request_context import RequestContext
-from dovetail.engine.subscriptions import Change, Hub
+from dovetail.engine.subscriptions import LIST_KINDS, Change, Hub
 from dovetail.errors import METHOD_NOT_FOUND, BadResponse, DovetailError, ServerError, SetupError
 from dovetail.gateway.backends import Backend, BackendLimits, BackendSession, printable
 from dovetail.gateway.forward import Forwarder, Questions
@@ -75,7 +75,7 @@ class Proxy(Server):
         connect = _Connection(_listed(target), auth, {**connection, "timeout": timeout})
         lifespan = options.pop("lifespan", None)
         super().__init__(
-            name or _name_of(target, connect.target),
+            name or _name_of(connect.target),
             lifespan=partial(self._serving, lifespan),
             **{"declare": FEATURES, **options},
         )
@@ -129,7 +129,7 @@ def _listed(target: Any) -> ListedServer:
     return ListedServer(target, {})
 
 
-def _name_of(given: Any, target: Any) -> str:
+def _name_of(target: Any) -> str:
     if isinstance(target, Server):
         return target.name
     words = [target] if isinstance(target, str) else [str(each) for each in target or ()]
@@ -145,7 +145,7 @@ class _Connection:
 
     def __init__(self, listed: ListedServer, auth: Any, options: dict[str, Any]) -> None:
         self.target = listed.target
-        self._options = {**listed.options, **options}
+        self._options: Any = {**listed.options, **options}
         self._problem = listed.problem
         self._auth = auth
         is_object = hasattr(auth, "for_server") or hasattr(auth, "headers")
@@ -153,7 +153,8 @@ class _Connection:
         self._in_process = isinstance(getattr(self.target, "engine", None), Engine)
         self.per_caller = self._asks_auth or (self._in_process and auth is None)
         if not self._problem:
-            make_transport(self.target, {**self._options, "auth": None if self._asks_auth else auth})
+            given: Any = {**self._options, "auth": None if self._asks_auth else auth}
+            make_transport(self.target, given)
 
     async def make(
         self, on_complete: Callable[[Raw], None], principal: Principal | None, capabilities: Mapping[str, Any]
@@ -186,6 +187,9 @@ LISTS = (
 )
 
 
+Compile = Callable[[Any], tuple[str, Any]]
+
+
 class Catalogs:
     """The catalogs of a proxy, fetched from its backend; they stay while it is away."""
 
@@ -198,7 +202,7 @@ class Catalogs:
         self._catalogs: tuple[Catalog[Any], ...] = (
             engine.tools, engine.prompts, resources.direct, resources.templates
         )  # fmt: skip
-        self._compilers = (self._tool, self._prompt, self._resource, self._template)
+        self._compilers: tuple[Compile, ...] = (self._tool, self._prompt, self._resource, self._template)
         self._items: list[dict[str, Any]] = [{}, {}, {}, {}]  # those of the backend
         self._left_out: set[str] = set()  # items that were logged
         everything = types.TemplateDefinition(uri_template="{+uri}", name="any")
@@ -212,6 +216,7 @@ class Catalogs:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._fetching: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
+        self._heard = ListenFilter()  # the lists whose changes the backend announces
         self._watching: asyncio.Task[None] | None = None
         self._uris: set[str] = set()
 
@@ -249,7 +254,8 @@ class Catalogs:
             log.warning("the lists of the server %r can't be read: %s", self._backend.name, printable(failure))
             return
         ttl = min((seconds for _, seconds in lists if seconds), default=0.0)
-        hears = self._following is not None and not self._following.done()
+        served = session.negotiated.capabilities
+        hears = all(getattr(self._heard, f"{kind}_list_changed") for kind in LIST_KINDS if kind in served)
         self._expires = loop.time() + (ttl or (float("inf") if hears else self._limits.refresh))
         self._put([items for items, _ in lists], session)
 
@@ -265,14 +271,13 @@ class Catalogs:
                 self._items[number] = new
                 catalog.exchange(old, new)
 
-    async def _read(
-        self, session: BackendSession, listing: _List, compile: Callable[[Any], tuple[str, Any]]
-    ) -> tuple[dict[str, Any], float]:
+    async def _read(self, session: BackendSession, listing: _List, compile: Compile) -> tuple[dict[str, Any], float]:
         """The items of one list, and for how many seconds it is good if the backend says so."""
         if listing.feature not in session.negotiated.capabilities:
             return {}, 0.0
         items: dict[str, Any] = {}
-        cursor, cursors, total, ttl = None, set[str | None](), 0, 0.0
+        cursors, total, ttl = set[str | None](), 0, 0.0
+        cursor: str | None = None
         while len(cursors) < MAX_PAGES and len(items) < self._limits.max_items and cursor not in cursors:
             cursors.add(cursor)
             try:
@@ -288,13 +293,14 @@ class Catalogs:
             for item in decode(listing.method, page.get(listing.key, Raw(b"[]")), list[Raw]):
                 self._add(items, item, listing, compile)
             ttl = _ttl_seconds(raw)
-            cursor = decode(listing.method, page.get("nextCursor", Raw(b"null")), str | None)  # type: ignore[arg-type]
+            following: Any = str | None
+            cursor = decode(listing.method, page.get("nextCursor", Raw(b"null")), following)
             if cursor is None or (cursor == "" and session.revision.handshake):
                 return items, ttl
         self._leave_out(listing.method, "the list does not end; its beginning is used")
         return items, ttl
 
-    def _add(self, items: dict[str, Any], raw: Raw, listing: _List, compile: Callable[[Any], tuple[str, Any]]) -> None:
+    def _add(self, items: dict[str, Any], raw: Raw, listing: _List, compile: Compile) -> None:
         try:
             if len(raw) > self._limits.max_item_bytes:
                 raise SetupError(f"it has more than {self._limits.max_item_bytes} bytes")
@@ -378,11 +384,18 @@ class Catalogs:
         """Listen to changes of lists, before they are read."""
         if self._following is None or self._following.done():
             ready = asyncio.Event()
-            self._following = self.run(self._listen(ListenFilter(True, True, True), ready.set))
+            self._following = self.run(self._listen_to_lists(ready))
             with suppress(TimeoutError):
-                waits = [asyncio.ensure_future(ready.wait()), self._following]
-                await asyncio.wait(waits, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
-                waits[0].cancel()
+                await asyncio.wait_for(ready.wait(), 1.0)
+
+    async def _listen_to_lists(self, ready: asyncio.Event) -> None:
+        def begun(changes: ChangeStream) -> None:
+            self._heard = changes.honoured
+            ready.set()
+
+        await self._listen(ListenFilter(True, True, True), begun)
+        ready.set()
+        self._heard, self._expires = ListenFilter(), 0.0
 
     def _watch(self, uri: str, wanted: bool) -> None:
         """Watch one URI more or less: the new stream is opened before the old one is closed."""
@@ -393,7 +406,10 @@ class Catalogs:
             self._watching = self.run(self._watch_all(uris, old))
 
     async def _watch_all(self, uris: list[str], old: "asyncio.Task[None] | None") -> None:
-        stop_old = (lambda: None) if old is None else old.cancel
+        def stop_old(*_: ChangeStream) -> None:
+            if old is not None:
+                old.cancel()
+
         delay = self._limits.first_retry
         try:
             while uris:
@@ -403,12 +419,12 @@ class Catalogs:
         finally:
             stop_old()
 
-    async def _listen(self, wanted: ListenFilter, on_ready: Callable[[], Any]) -> None:
+    async def _listen(self, wanted: ListenFilter, on_ready: Callable[[ChangeStream], None]) -> None:
         """Pass on changes until the stream ends."""
         with suppress(DovetailError, TimeoutError):
             session = await self._backend.main()
             async with session.listen(wanted) as changes:
-                on_ready()
+                on_ready(changes)
                 await self._pass_on(changes)
 
     async def _pass_on(self, changes: ChangeStream) -> None:

@@ -1,0 +1,430 @@
+"""Proxies: every client in front of every backend, dead and lying backends, and callers that share nothing."""
+
+import asyncio
+import base64
+import json
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from proxied_server import make_backend
+
+from dovetail import (
+    Change,
+    Client,
+    ElicitResult,
+    LogMessage,
+    Proxy,
+    ResourceLink,
+    Server,
+    ServerError,
+    SetupError,
+    ToolError,
+)
+from dovetail.auth.principal import Principal
+from dovetail.gateway.backends import BackendLimits
+from dovetail.protocol import revisions
+from http_serving import hosted, until
+
+pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
+HERE = Path(__file__).parent
+EVERY = [revision.name for revision in revisions.ALL]
+OLD, MODERN = "2025-11-25", "2026-07-28"
+BRISK = BackendLimits(first_retry=0.01, max_retry=0.05, refresh=0.0, list_wait=10.0)
+fronts = pytest.mark.parametrize("front", EVERY)
+backs = pytest.mark.parametrize("back", EVERY)
+eras = pytest.mark.parametrize("back", [OLD, MODERN])
+ways = pytest.mark.parametrize("way", ["memory", "stdio", "http"])
+live = pytest.mark.parametrize(("front", "back"), [("2025-06-18", OLD), (OLD, OLD), (OLD, MODERN), (MODERN, MODERN),
+                                                   ("2025-06-18", MODERN)])  # fmt: skip
+
+
+@asynccontextmanager
+async def target(way: str) -> AsyncIterator[Any]:
+    """The backend, in process, as a command or at a URL."""
+    if way == "memory":
+        yield make_backend()
+    elif way == "stdio":
+        yield [sys.executable, str(HERE / "proxied_server.py")]
+    else:
+        async with hosted(make_backend().asgi()) as url:
+            yield f"{url}/mcp"
+
+
+def liar(lie: str, era: str = OLD) -> list[str]:
+    return [sys.executable, str(HERE / "lying_server.py"), lie, era]
+
+
+@asynccontextmanager
+async def through(proxy: Server, front: str = MODERN, **options: Any) -> AsyncIterator[Client]:
+    async with Client(proxy, protocol_version=front, **options) as client:
+        yield client
+
+
+# ── every client, every backend ──
+
+
+@fronts
+@backs
+async def test_lists_and_calls(front: str, back: str) -> None:
+    proxy = Proxy(make_backend(), name="calendar", protocol_version=back)
+    async with through(proxy, front) as client:
+        tools = {tool.name: tool for tool in await client.list_tools()}
+        assert {"add", "point", "sound", "ask"} <= tools.keys()
+        number = await client.call_tool("add", {"a": 1, "b": 2})
+        assert number.text == "3"
+        assert number.data in (3, "3", {"result": 3})
+        point = await client.call_tool("point", {"x": 1, "y": 2})
+        if min(front, back) >= "2025-06-18":
+            assert point.structured == {"x": 1, "y": 2}
+        assert json.loads(point.text) == {"x": 1, "y": 2}
+        [sound] = (await client.call_tool("sound")).content
+        assert type(sound).__name__ == ("Audio" if min(front, back) >= "2025-03-26" else "Text")
+        [link] = (await client.call_tool("link")).content
+        assert isinstance(link, ResourceLink) == (min(front, back) >= "2025-06-18")
+        assert (await client.call_tool("marked")).meta["example.com/mark"] == 1
+        with pytest.raises(ToolError, match="cupboard is bare"):
+            await client.call_tool("fail")
+        with pytest.raises(ToolError, match="a: "):
+            await client.call_tool("add", {"a": "x", "b": 2})
+        with pytest.raises(ServerError, match="Unknown tool: nope"):
+            await client.call_tool("nope")
+
+
+@fronts
+@eras
+async def test_resources_prompts_and_completions(front: str, back: str) -> None:
+    async with through(Proxy(make_backend(), protocol_version=back), front) as client:
+        assert [each.uri for each in await client.list_resources()] == ["notes://all"]
+        assert [each.uri_template for each in await client.list_resource_templates()] == ["notes://{id}"]
+        assert (await client.read_resource("notes://all"))[0].text == "milk"
+        assert (await client.read_resource("notes://a%20b"))[0].blob == b"a b"
+        with pytest.raises(ServerError, match="not found") as missing:
+            await client.read_resource("other://x")
+        assert missing.value.code == revisions.BY_NAME[front].missing_resource_code
+        assert [each.name for each in await client.list_prompts()] == ["review"]
+        result = await client.get_prompt("review", {"code": "x"})
+        assert result.messages[0].content.text == "Review x"
+        completion = await client.complete(prompt="review", argument="code", value="a", context={"other": "b"})
+        assert list(completion.values) == ["a1", "b"]
+        completion = await client.complete(resource="notes://{id}", argument="id", value="a")
+        assert list(completion.values) == ["a2"]
+
+
+@ways
+@eras
+async def test_every_way_to_a_backend(way: str, back: str) -> None:
+    async with target(way) as where, through(Proxy(where, protocol_version=back)) as client:
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
+        results = await asyncio.gather(*(client.call_tool("add", {"a": n, "b": 0}) for n in range(30)))
+        assert [int(each.text) for each in results] == list(range(30))
+
+
+async def test_a_python_file_an_entry_and_a_config(tmp_path: Path) -> None:
+    entry = {"command": sys.executable, "args": [str(HERE / "proxied_server.py")]}
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"good": entry, "bad": {"url": "nowhere"}}}))
+    proxies = Proxy.from_config(config)
+    assert proxies.keys() == {"good", "bad"}
+    for proxy in (Proxy(str(HERE / "proxied_server.py")), Proxy(HERE / "proxied_server.py"), Proxy(entry), proxies["good"]):
+        async with through(proxy) as client:
+            assert (await client.call_tool("add", {"a": 1, "b": 2})).data == 3
+    async with through(proxies["bad"]) as client:
+        assert await client.list_tools() == []
+        with pytest.raises(ServerError, match="Unknown tool"):
+            await client.call_tool("add")
+    assert "bad" in proxies["bad"].problem
+
+
+async def test_names_and_wrong_options() -> None:
+    assert Proxy("https://example.com/mcp").name == "example.com"
+    assert Proxy([sys.executable, "-u", "my server.py"]).name == "my-server"
+    assert Proxy(make_backend()).name == "backend"
+    for wrong in ({"allow": ["everything"]}, {"allow": "roots"}, {"headers": {}}, {"nonsense": 1}):
+        with pytest.raises(SetupError):
+            Proxy(make_backend(), **wrong)
+    with pytest.raises(SetupError, match="can't connect"):
+        Proxy(5)
+
+
+async def test_middleware_sees_decoded_results() -> None:
+    proxy, seen = Proxy(make_backend()), []
+
+    @proxy.middleware
+    async def look(request: Any, call_next: Any) -> Any:
+        result = await call_next(request)
+        seen.append(result)
+        return result
+
+    async with through(proxy) as client:
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).data == 3
+        assert (await client.call_tool("sound")).content[0].data == b"RIFF"
+    results = [each for each in seen if hasattr(each, "structured")]
+    assert results[0].structured == 3
+    assert results[1].content[0].data == b"RIFF"
+
+
+# ── progress, logs, cancellation, _meta ──
+
+
+@ways
+@eras
+@pytest.mark.parametrize("front", [OLD, MODERN])
+async def test_progress_and_logs(way: str, front: str, back: str) -> None:
+    heard: list[Any] = []
+    async with (
+        target(way) as where,
+        through(Proxy(where, name="calendar", protocol_version=back), front, log_handler=heard.append) as client,
+    ):
+        if front == OLD:
+            await client.set_log_level("info")
+        result = await client.call_tool("work", progress_handler=lambda *report: heard.append(report))
+        assert result.text == "done"
+        await until(lambda: len(heard) == 2)
+        assert (1, 2, "half") in heard
+        assert LogMessage("info", "working", "calendar.engine") in heard
+        heard.clear()
+        await client.call_tool("work")
+        await until(lambda: bool(heard))
+        assert all(isinstance(each, LogMessage) for each in heard)  # no token, no progress
+
+
+@ways
+@eras
+async def test_cancellation(way: str, back: str) -> None:
+    started = asyncio.Event()
+    async with target(way) as where, through(Proxy(where, protocol_version=back)) as client:
+        task = asyncio.create_task(client.call_tool("sleep", progress_handler=lambda *_: started.set()))
+        await asyncio.wait_for(started.wait(), 20)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_a_timeout_says_that_the_effect_is_unknown() -> None:
+    async with through(Proxy(make_backend(), name="calendar", timeout=0.2)) as client:
+        with pytest.raises(ToolError, match="'calendar' gave no answer in time.*effect is not known"):
+            await client.call_tool("sleep")
+
+
+@eras
+async def test_meta_passes_but_for_keys_of_one_hop(back: str) -> None:
+    async with through(Proxy(make_backend(), protocol_version=back)) as client:
+        given = {"traceparent": "00-1", "dovetail/idempotencyKey": "k", "dovetail/tags": ["x"]}
+        params = {"name": "meta", "arguments": {}, "_meta": given}
+        result = await client.request("tools/call", params)
+        assert json.loads(result["content"][0]["text"])["meta"] == {
+            "traceparent": "00-1",
+            "dovetail/idempotencyKey": "k",
+        }
+
+
+# ── questions ──
+
+
+def answers(seen: list[Any]) -> dict[str, Any]:
+    def elicit(request: Any) -> Any:
+        seen.append(request)
+        if request.mode == "url":
+            return ElicitResult("accept")
+        fields = request.fields
+        if "value" in fields:
+            return {"value": 7 if fields["value"]["type"] == "integer" else "Ada"}
+        return {name: (["red"] if part["type"] == "array" else "red" in name) for name, part in fields.items()}
+
+    return {"elicitation_handler": elicit, "sampling_handler": lambda _: "sampled", "roots": ["/tmp"]}
+
+
+@live
+@ways
+async def test_forms_pass(front: str, back: str, way: str) -> None:
+    seen: list[Any] = []
+    async with (
+        target(way) as where,
+        through(Proxy(where, name="calendar", protocol_version=back), front, **answers(seen)) as client,
+    ):
+        assert (await client.call_tool("ask")).text == "accept Ada"
+        assert seen[0].message == "[calendar] Your name?"
+        assert (await client.call_tool("twice")).text == "7 7"
+        assert (await client.call_tool("ask_rich")).text == "accept {'colours': ['red']}"
+        assert (await client.call_tool("by_hand")).text == "{'value': 'Ada'}"
+
+
+@pytest.mark.parametrize(("front", "back"), [(OLD, OLD), (OLD, MODERN), (MODERN, MODERN)])
+async def test_pages_pass(front: str, back: str) -> None:
+    seen: list[Any] = []
+    proxy = Proxy(make_backend(), name="calendar", protocol_version=back)
+    async with through(proxy, front, **answers(seen)) as client:
+        assert (await client.call_tool("visit")).text == "accept"
+        assert seen[0].url == "https://example.com/in"
+        assert seen[0].message == "[calendar] Sign in"
+        with pytest.raises((ToolError, ServerError)):
+            await client.call_tool("sign_in")
+
+
+@live
+async def test_sampling_and_roots_only_if_allowed(front: str, back: str) -> None:
+    for allow in ([], ["sampling", "roots"]):
+        proxy = Proxy(make_backend(), protocol_version=back, allow=allow)
+        async with through(proxy, front, **answers([])) as client:
+            for tool, expected in (("sample", "sampled"), ("roots", "file:///tmp")):
+                if allow:
+                    assert (await client.call_tool(tool)).text == expected
+                else:
+                    with pytest.raises((ToolError, ServerError), match="needs|declares"):
+                        await client.call_tool(tool)
+
+
+async def test_an_open_call_of_a_handshake_backend_is_not_there_yet() -> None:
+    async with through(Proxy(make_backend(), protocol_version=OLD), MODERN, **answers([])) as client:
+        with pytest.raises(ToolError, match="can't be asked across these revisions yet"):
+            await client.call_tool("ask")
+
+
+async def test_a_client_that_can_not_be_asked() -> None:
+    for back in (OLD, MODERN):
+        async with through(Proxy(make_backend(), protocol_version=back), OLD) as client:
+            with pytest.raises(ToolError, match="elicitation"):
+                await client.call_tool("ask")
+
+
+# ── changes ──
+
+
+@ways
+@eras
+@pytest.mark.parametrize("front", [OLD, MODERN])
+async def test_changes_pass(way: str, front: str, back: str) -> None:
+    async with target(way) as where:
+        proxy = Proxy(where, protocol_version=back)
+        async with through(proxy, front) as client:
+            await client.list_tools()
+            async with client.listen(tools=True, uris=["notes://all"]) as changes:
+                heard: set[Change] = set()
+
+                async def hear(wanted: Change, tool: str) -> None:
+                    while wanted not in heard:  # the backend's own stream may not be open yet
+                        await client.call_tool(tool)
+                        try:
+                            heard.add(await asyncio.wait_for(anext(changes), 0.3))
+                        except TimeoutError:
+                            continue
+
+                if back == MODERN:  # a handshake command has a process for each session
+                    await asyncio.wait_for(hear(Change("updated", "notes://all"), "update"), 20)
+                    await client.call_tool("grow")
+                    await asyncio.wait_for(until_listed(client, "grown"), 20)
+
+
+async def until_listed(client: Client, name: str) -> None:
+    while name not in [tool.name for tool in await client.list_tools(fresh=True)]:
+        await asyncio.sleep(0.01)
+
+
+async def test_lists_are_fetched_again_if_the_backend_does_not_notify() -> None:
+    backend = make_backend(list_changed=False)
+    async with through(Proxy(backend, protocol_version=OLD, limits=BRISK)) as client:
+        await client.list_tools()
+        backend.add_tool(lambda: "x", name="late")
+        assert "late" in [tool.name for tool in await client.list_tools(fresh=True)]
+        backend.remove_tool("late")
+        assert "late" not in [tool.name for tool in await client.list_tools(fresh=True)]
+
+
+# ── backends that die ──
+
+
+class Restarting:
+    """A backend at one port, which dies and comes back."""
+
+    def __init__(self) -> None:
+        self._stack = AsyncExitStack()
+        self.port = 0
+
+    async def start(self, app: Any) -> str:
+        url = await self._stack.enter_async_context(hosted(app, self.port, is_killed=True))
+        self.port = int(url.rpartition(":")[2])
+        return f"{url}/mcp"
+
+    async def die(self) -> None:
+        await self._stack.aclose()
+        self._stack = AsyncExitStack()
+
+
+@eras
+async def test_a_dead_backend_is_a_clear_error_and_its_tools_stay(back: str) -> None:
+    backend = Restarting()
+    url = await backend.start(make_backend().asgi())
+    async with through(Proxy(url, name="calendar", protocol_version=back, limits=BRISK)) as client:
+        tools = await client.list_tools()
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
+        await backend.die()
+        for _ in range(3):
+            with pytest.raises(ToolError, match="The server 'calendar' (can't be reached|was lost)"):
+                await client.call_tool("add", {"a": 1, "b": 2})
+        assert await client.list_tools() == tools
+        await backend.start(make_backend().asgi())
+        await asyncio.wait_for(until_works(client), 20)
+        await backend.die()
+
+
+async def until_works(client: Client) -> None:
+    while (await client.call_tool("add", {"a": 1, "b": 2}, raise_on_error=False)).is_error:
+        await asyncio.sleep(0.01)
+
+
+@eras
+async def test_a_crash_in_mid_call(back: str) -> None:
+    proxy = Proxy([sys.executable, str(HERE / "proxied_server.py")], name="calendar", protocol_version=back, limits=BRISK)
+    async with through(proxy) as client:
+        tools = await client.list_tools()
+        with pytest.raises(ToolError, match="'calendar' was lost during the request.*effect is not known"):
+            await client.call_tool("crash")
+        assert await client.list_tools() == tools
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_a_command_that_does_not_exist() -> None:
+    proxy = Proxy(["/no/such/command"], name="calendar", limits=BackendLimits(first_retry=60, max_retry=60))
+    proxy.add_tool(lambda: "local", name="local")
+    async with through(proxy) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["local"]
+        assert (await client.call_tool("local")).text == "local"
+        with pytest.raises(ServerError, match="'calendar' can't be reached"):
+            await client.read_resource("notes://all")
+    assert "no such command" in proxy.problem
+
+
+async def test_another_era_after_a_restart() -> None:
+    for first, then in ((MODERN, OLD), (OLD, MODERN)):
+        backend = Restarting()
+        url = await backend.start(only(first, make_backend().asgi()))
+        async with through(Proxy(url, name="calendar", limits=BRISK)) as client:
+            assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
+            await backend.die()
+            await backend.start(only(then, make_backend().asgi()))
+            await asyncio.wait_for(until_works(client), 20)
+        await backend.die()
+
+
+def only(era: str, app: Any) -> Any:
+    """An app that speaks one era only."""
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        headers = dict(scope.get("headers", ()))
+        version = headers.get(b"mcp-protocol-version", b"").decode()
+        asked = version or OLD  # `initialize` names none
+        if scope["type"] == "http" and (asked == MODERN) != (era == MODERN):
+            body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "no"}}).encode()
+            start = {"type": "http.response.start", "status": 400, "headers": [(b"content-type", b"application/json")]}
+            await send(start)
+            await send({"type": "http.response.body", "body": body})
+        else:
+            await app(scope, receive, send)
+
+    return serve
