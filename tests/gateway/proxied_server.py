@@ -7,8 +7,18 @@ from typing import Any
 
 import msgspec
 
-from dovetail import Audio, Context, Elicit, ElicitUrl, InputRequired, ResourceLink, Server, ToolError, ToolResult
-from dovetail import UrlElicitationRequired
+from dovetail import (
+    Audio,
+    Context,
+    Elicit,
+    ElicitUrl,
+    InputRequired,
+    ResourceLink,
+    Server,
+    ToolError,
+    ToolResult,
+    UrlElicitationRequired,
+)
 
 
 class Point(msgspec.Struct):
@@ -75,7 +85,7 @@ def make_backend(**options: Any) -> Server:
     @server.tool
     async def seen(ctx: Context) -> dict[str, Any]:
         """What the backend knows about its caller."""
-        headers = {} if ctx.headers is None else {name: value for name, value in ctx.headers.items()}
+        headers = {} if ctx.headers is None else dict(ctx.headers.items())
         return {"capabilities": dict(ctx.client.capabilities), "headers": headers, "session": ctx.session_id}
 
     @server.tool

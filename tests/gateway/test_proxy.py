@@ -1,11 +1,9 @@
 """Proxies: every client in front of every backend, dead and lying backends, and callers that share nothing."""
 
 import asyncio
-import base64
 import json
-import logging
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from proxied_server import make_backend
 from dovetail import (
     Change,
     Client,
+    Context,
     ElicitResult,
     LogMessage,
     Proxy,
@@ -130,12 +129,17 @@ async def test_a_python_file_an_entry_and_a_config(tmp_path: Path) -> None:
     config.write_text(json.dumps({"mcpServers": {"good": entry, "bad": {"url": "nowhere"}}}))
     proxies = Proxy.from_config(config)
     assert proxies.keys() == {"good", "bad"}
-    for proxy in (Proxy(str(HERE / "proxied_server.py")), Proxy(HERE / "proxied_server.py"), Proxy(entry), proxies["good"]):
+    for proxy in (
+        Proxy(str(HERE / "proxied_server.py")),
+        Proxy(HERE / "proxied_server.py"),
+        Proxy(entry),
+        proxies["good"],
+    ):
         async with through(proxy) as client:
             assert (await client.call_tool("add", {"a": 1, "b": 2})).data == 3
     async with through(proxies["bad"]) as client:
         assert await client.list_tools() == []
-        with pytest.raises(ServerError, match="Unknown tool"):
+        with pytest.raises(ToolError, match="'bad' can't be reached: The server 'bad' can't be used: its \"url\""):
             await client.call_tool("add")
     assert "bad" in proxies["bad"].problem
 
@@ -208,7 +212,7 @@ async def test_cancellation(way: str, back: str) -> None:
 
 async def test_a_timeout_says_that_the_effect_is_unknown() -> None:
     async with through(Proxy(make_backend(), name="calendar", timeout=0.2)) as client:
-        with pytest.raises(ToolError, match="'calendar' gave no answer in time.*effect is not known"):
+        with pytest.raises(ToolError, match=r"'calendar' gave no answer in time.*effect is not known"):
             await client.call_tool("sleep")
 
 
@@ -276,7 +280,7 @@ async def test_sampling_and_roots_only_if_allowed(front: str, back: str) -> None
                 if allow:
                     assert (await client.call_tool(tool)).text == expected
                 else:
-                    with pytest.raises((ToolError, ServerError), match="needs|declares"):
+                    with pytest.raises((ToolError, ServerError), match=r"needs|declares"):
                         await client.call_tool(tool)
 
 
@@ -284,6 +288,21 @@ async def test_an_open_call_of_a_handshake_backend_is_not_there_yet() -> None:
     async with through(Proxy(make_backend(), protocol_version=OLD), MODERN, **answers([])) as client:
         with pytest.raises(ToolError, match="can't be asked across these revisions yet"):
             await client.call_tool("ask")
+
+
+async def test_the_client_is_told_that_the_user_is_done_at_a_page() -> None:
+    done: list[str] = []
+    backend = make_backend()
+
+    @backend.tool
+    async def wait_there(ctx: Context) -> str:
+        return (await ctx.elicit_url("Sign in", "https://example.com/in", elicitation_id="x")).action
+
+    proxy = Proxy(backend, name="calendar", protocol_version=OLD)
+    async with through(proxy, OLD, elicitation_complete_handler=done.append, **answers([])) as client:
+        assert (await client.call_tool("wait_there")).text == "accept"
+        assert await backend.complete_elicitation("x")
+        await until(lambda: done == ["calendar:x"])
 
 
 async def test_a_client_that_can_not_be_asked() -> None:
@@ -322,7 +341,7 @@ async def test_changes_pass(way: str, front: str, back: str) -> None:
 
 
 async def until_listed(client: Client, name: str) -> None:
-    while name not in [tool.name for tool in await client.list_tools(fresh=True)]:
+    while name not in [tool.name for tool in await client.list_tools(fresh=True)]:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 
@@ -365,7 +384,7 @@ async def test_a_dead_backend_is_a_clear_error_and_its_tools_stay(back: str) -> 
         assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
         await backend.die()
         for _ in range(3):
-            with pytest.raises(ToolError, match="The server 'calendar' (can't be reached|was lost)"):
+            with pytest.raises(ToolError, match=r"The server 'calendar' (can't be reached|was lost)"):
                 await client.call_tool("add", {"a": 1, "b": 2})
         assert await client.list_tools() == tools
         await backend.start(make_backend().asgi())
@@ -374,16 +393,18 @@ async def test_a_dead_backend_is_a_clear_error_and_its_tools_stay(back: str) -> 
 
 
 async def until_works(client: Client) -> None:
-    while (await client.call_tool("add", {"a": 1, "b": 2}, raise_on_error=False)).is_error:
+    while (await client.call_tool("add", {"a": 1, "b": 2}, raise_on_error=False)).is_error:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 
 @eras
 async def test_a_crash_in_mid_call(back: str) -> None:
-    proxy = Proxy([sys.executable, str(HERE / "proxied_server.py")], name="calendar", protocol_version=back, limits=BRISK)
+    proxy = Proxy(
+        [sys.executable, str(HERE / "proxied_server.py")], name="calendar", protocol_version=back, limits=BRISK
+    )
     async with through(proxy) as client:
         tools = await client.list_tools()
-        with pytest.raises(ToolError, match="'calendar' was lost during the request.*effect is not known"):
+        with pytest.raises(ToolError, match=r"'calendar' was lost during the request.*effect is not known"):
             await client.call_tool("crash")
         assert await client.list_tools() == tools
         assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
@@ -428,3 +449,191 @@ def only(era: str, app: Any) -> Any:
             await app(scope, receive, send)
 
     return serve
+
+
+# ── backends that lie ──
+
+
+async def test_items_that_can_not_be_used_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    async with through(Proxy(liar("items"), limits=BRISK), OLD) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["good", "odd_icon", "odd_output"]
+        await client.list_tools(fresh=True)
+    left_out = [each.getMessage() for each in caplog.records if "is left out" in each.getMessage()]
+    assert len(left_out) == len(set(left_out)) == 7
+
+
+async def test_pages_without_end() -> None:
+    async with through(Proxy(liar("pages"), limits=BackendLimits(max_items=50))) as client:
+        assert len(await client.list_tools()) == 50
+
+
+async def test_progress_without_end() -> None:
+    reports: list[Any] = []
+    async with through(Proxy(liar("progress"))) as client:
+        result = await client.call_tool("good", progress_handler=lambda *report: reports.append(report))
+        assert result.text == "ok"
+        assert len(reports) < 1000
+
+
+@pytest.mark.parametrize("lie", ["sampling", "roots", "odd_form", "no_form"])
+async def test_questions_that_may_not_be_asked(lie: str) -> None:
+    seen: list[Any] = []
+    async with through(Proxy(liar(lie)), OLD, **answers(seen)) as client:
+        refusal = json.loads((await client.call_tool("good")).text)
+        assert refusal["code"] == (-32601 if lie in ("sampling", "roots") else -32602)
+    assert not seen
+
+
+async def test_a_question_outside_of_a_call() -> None:
+    seen: list[Any] = []
+    async with through(Proxy(liar("question_outside")), OLD, **answers(seen)) as client:
+        assert (await client.call_tool("good")).text == "ok"
+    assert not seen
+
+
+@pytest.mark.parametrize("lie", ["content", "block", "kind", "structured", "type", "nothing"])
+async def test_results_that_do_not_fit(lie: str) -> None:
+    era = MODERN if lie in ("type", "nothing") else OLD
+    async with through(Proxy(liar(lie, era), name="calendar")) as client:
+        with pytest.raises(ToolError, match="The server 'calendar' gave a result that can't be read"):
+            await client.call_tool("good")
+
+
+async def test_a_modern_backend_that_asks_what_it_may_not() -> None:
+    async with through(Proxy(liar("asks_sampling", MODERN), name="calendar"), **answers([])) as client:
+        with pytest.raises(ToolError, match=r"The server 'calendar' asks sampling/createMessage.*not passed on"):
+            await client.call_tool("good")
+
+
+@pytest.mark.parametrize("front", [OLD, MODERN])
+async def test_errors_of_the_backend_pass_within_bounds(front: str) -> None:
+    async with through(Proxy(liar("error")), front) as client:
+        with pytest.raises(ServerError) as failure:
+            await client.call_tool("good")
+    assert failure.value.code == (-32603 if front == MODERN else -32050)
+    assert failure.value.message.startswith("bad line xxx")
+    assert len(failure.value.message) <= 501
+    assert failure.value.data == {"why": 1}
+
+
+async def test_a_backend_that_does_not_answer_costs_no_other_list() -> None:
+    limits = BackendLimits(list_wait=0.05)
+    async with through(Proxy(liar("slow_start"), limits=limits)) as client:
+        assert await client.list_tools() == []
+
+
+async def test_a_call_during_back_off_fails_at_once() -> None:
+    limits = BackendLimits(first_retry=60, max_retry=60)
+    proxy = Proxy(["/no/such/command"], name="calendar", limits=limits)
+    async with through(proxy) as client:
+        failures = await asyncio.gather(*(client.call_tool("x") for _ in range(10)), return_exceptions=True)
+    assert {type(each) for each in failures} == {ToolError}
+    assert all("'calendar' can't be reached" in str(each) for each in failures)
+
+
+# ── callers ──
+
+
+def caller(name: str) -> Principal:
+    return Principal(subject=name, client="app", issuer="test", key=name)
+
+
+@asynccontextmanager
+async def as_caller(proxy: Proxy, name: str | None, front: str = MODERN) -> AsyncIterator[Client]:
+    principal = None if name is None else caller(name)
+    async with Client(proxy, protocol_version=front, principal=principal) as client:
+        yield client
+
+
+async def session_of(client: Client) -> Any:
+    return json.loads((await client.call_tool("seen")).text)["session"]
+
+
+async def test_two_callers_never_share_a_session() -> None:
+    async with target("http") as where:
+        proxy = Proxy(where, protocol_version=OLD)
+        async with as_caller(proxy, "ann") as ann, as_caller(proxy, "bob") as bob, as_caller(proxy, "ann") as again:
+            first, second, third = [await session_of(each) for each in (ann, bob, again)]
+            assert first != second
+            assert first == third
+            assert await session_of(ann) == first
+        async with hosted(proxy.asgi()) as url, Client(f"{url}/mcp", protocol_version=MODERN) as anonymous:
+            assert len({await session_of(anonymous) for _ in range(3)}) == 3
+
+
+async def test_sessions_are_bounded() -> None:
+    async with target("http") as where:
+        proxy = Proxy(where, name="calendar", protocol_version=OLD, limits=BackendLimits(max_sessions=2))
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(as_caller(proxy, name)) for name in ("a", "b", "c")]
+            sessions = [await session_of(each) for each in clients]
+            assert len(set(sessions)) == 3  # the first was closed for the third
+            assert await session_of(clients[2]) == sessions[2]
+            assert await session_of(clients[0]) != sessions[0]
+            started = [asyncio.Event(), asyncio.Event()]
+            busy = [
+                asyncio.create_task(each.call_tool("sleep", progress_handler=lambda *_, event=event: event.set()))
+                for each, event in zip(clients[1:], started, strict=True)
+            ]
+            for event in started:
+                await asyncio.wait_for(event.wait(), 10)
+            with pytest.raises(ToolError, match="The server 'calendar' is busy"):
+                await clients[0].call_tool("add", {"a": 1, "b": 2})
+            for task in busy:
+                task.cancel()
+            await asyncio.gather(*busy, return_exceptions=True)
+
+
+async def test_an_idle_session_is_closed() -> None:
+    async with target("http") as where:
+        proxy = Proxy(where, protocol_version=OLD, limits=BackendLimits(idle=0.0))
+        async with as_caller(proxy, "ann") as ann:
+            first = await session_of(ann)
+            await asyncio.sleep(0)
+            assert await session_of(ann) != first
+
+
+@eras
+async def test_the_callers_token_is_never_passed_on(back: str) -> None:
+    asked: list[Any] = []
+
+    def auth(principal: Principal | None) -> str:
+        asked.append(principal)
+        return "gateway" if principal is None else f"token-of-{principal.subject}"
+
+    async with target("http") as where:
+        proxy = Proxy(where, protocol_version=back, auth=auth, headers={"X-Gateway": "1"})
+        async with as_caller(proxy, "ann") as ann, as_caller(proxy, "bob") as bob:
+            for name, client in (("ann", ann), ("bob", bob)):
+                headers = json.loads((await client.call_tool("seen")).text)["headers"]
+                assert headers["authorization"] == f"Bearer token-of-{name}"
+                assert headers["x-gateway"] == "1"
+    assert asked[0] is None  # for the lists
+    assert {each.subject for each in asked[1:]} == {"ann", "bob"}
+
+
+async def test_headers_of_a_client_are_not_passed_on() -> None:
+    async with target("http") as where, hosted(Proxy(where).asgi()) as url:
+        headers = {"Authorization": "Bearer secret", "X-Secret": "1", "Cookie": "a=b"}
+        async with Client(f"{url}/mcp", headers=headers) as client:
+            seen = json.loads((await client.call_tool("seen")).text)
+    assert not {"authorization", "x-secret", "cookie"} & seen["headers"].keys()
+
+
+@eras
+async def test_the_backend_sees_the_capabilities_of_the_client(back: str) -> None:
+    proxy = Proxy(make_backend(), protocol_version=back, allow=["roots"])
+    async with through(proxy, MODERN, **answers([])) as asked, through(proxy) as plain:
+        seen = json.loads((await asked.call_tool("seen")).text)["capabilities"]
+        assert seen == {"elicitation": {"form": {}, "url": {}}, "roots": {}}
+        assert json.loads((await plain.call_tool("seen")).text)["capabilities"] == {}
+
+
+async def test_calls_take_turns_on_a_pipe_if_the_client_can_be_asked() -> None:
+    command = [sys.executable, str(HERE / "proxied_server.py")]
+    seen: list[Any] = []
+    async with through(Proxy(command, protocol_version=OLD), OLD, **answers(seen)) as client:
+        results = await asyncio.gather(*(client.call_tool("ask") for _ in range(5)))
+        assert [each.text for each in results] == ["accept Ada"] * 5
+        pids = {(await client.call_tool("pid")).text for _ in range(3)}
+        assert len(pids) == 1

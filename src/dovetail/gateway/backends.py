@@ -255,11 +255,9 @@ class Backend:
                 return
         finally:
             self._release(pooled)
-        key: Hashable = caller.owner
-        capabilities: Mapping[str, Any] = {}
-        if main.revision.handshake:
-            capabilities = shape_capabilities(caller.capabilities, main.revision)
-            key = object() if caller.owner is None else (caller.owner, encode(capabilities))
+        capabilities = shape_capabilities(caller.capabilities, main.revision) if main.revision.handshake else {}
+        identity = caller.principal.key if self._per_caller and caller.principal is not None else None
+        key: Hashable = (caller.owner, identity, encode(capabilities)) if caller.owner else object()
         pooled = self._take(key, caller.principal, capabilities)
         try:
             session = await asyncio.shield(pooled.opening)

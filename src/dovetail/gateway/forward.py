@@ -37,6 +37,7 @@ WAITS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0)  # seconds before a call is sent aga
 OWN_KEYS = ("io.modelcontextprotocol/", "dovetail/")  # of `_meta`, which are about one hop
 PASSED_KEYS = frozenset({CALL_KEY, PROCESS_KEY})
 UNKNOWN_EFFECT = "whether it had its effect is not known"
+RESERVED = frozenset(range(-32768, -31999)) - {-32700, -32600, -32601, -32602, -32603}  # codes without a meaning now
 _rank = {revision.name: rank for rank, revision in enumerate(revisions.ALL)}
 
 
@@ -480,7 +481,7 @@ class Forwarder:
         missing = (errors.RESOURCE_NOT_FOUND, errors.INVALID_PARAMS)
         if method == "resources/read" and code in missing:
             return errors.NotFound(words)
-        if not context.request.revision.handshake and code in (missing[0], errors.URL_ELICITATION_REQUIRED):
-            code = errors.INVALID_PARAMS  # these are forbidden since
+        if not context.request.revision.handshake and code in RESERVED:
+            code = errors.INTERNAL_ERROR  # a code of another revision, or of the backend's own
         is_small = data is not None and len(encode(data)) <= MAX_LOG_BYTES
         return errors.ProtocolError(words, code=code, data=data if is_small else None)

@@ -204,6 +204,7 @@ class Catalogs:
         )  # fmt: skip
         self._compilers: tuple[Compile, ...] = (self._tool, self._prompt, self._resource, self._template)
         self._items: list[dict[str, Any]] = [{}, {}, {}, {}]  # those of the backend
+        self._is_known = False
         self._left_out: set[str] = set()  # items that were logged
         everything = types.TemplateDefinition(uri_template="{+uri}", name="any")
         resources.fallback = self._template(everything)[1]
@@ -229,10 +230,12 @@ class Catalogs:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def fetch(self, context: RequestContext) -> None:  # noqa: ARG002
+    async def fetch(self, context: RequestContext) -> None:
         """Fetch the lists if they are not known or out of date; a backend that is slow goes on in the background."""
         if asyncio.get_running_loop().time() >= self._expires and not self._backend.in_backoff:
             await asyncio.wait([self._fetch_again()], timeout=self._limits.list_wait)
+        if not self._is_known and self._backend.failure and context.request.method == "tools/call":
+            raise self._backend.unreachable(self._backend.failure)  # it may have such a tool
 
     def _fetch_again(self) -> "asyncio.Task[None]":
         if self._fetching is None or self._fetching.done():
@@ -253,10 +256,15 @@ class Catalogs:
             self._expires = loop.time() + self._limits.list_wait
             log.warning("the lists of the server %r can't be read: %s", self._backend.name, printable(failure))
             return
+        except Exception:  # what a backend sends must not end this
+            self._expires = loop.time() + self._limits.list_wait
+            log.exception("the lists of the server %r can't be read", self._backend.name)
+            return
         ttl = min((seconds for _, seconds in lists if seconds), default=0.0)
         served = session.negotiated.capabilities
         hears = all(getattr(self._heard, f"{kind}_list_changed") for kind in LIST_KINDS if kind in served)
         self._expires = loop.time() + (ttl or (float("inf") if hears else self._limits.refresh))
+        self._is_known = True
         self._put([items for items, _ in lists], session)
 
     def _put(self, lists: list[dict[str, Any]], session: BackendSession) -> None:
@@ -313,7 +321,7 @@ class Catalogs:
             if len(items) < self._limits.max_items:
                 items[key] = item
         except (*UNREADABLE, SetupError, ValueError, TypeError, KeyError, AttributeError) as failure:
-            self._leave_out(f"{listing.key} {printable(bytes(raw[:80]).decode(errors='replace'))}", printable(failure))
+            self._leave_out(f"{listing.key} {printable(bytes(raw)[:80].decode(errors='replace'))}", printable(failure))
 
     def _leave_out(self, what: str, why: str) -> None:
         """Log an item once; a backend may name any number of them."""
