@@ -637,3 +637,24 @@ async def test_calls_take_turns_on_a_pipe_if_the_client_can_be_asked() -> None:
         assert [each.text for each in results] == ["accept Ada"] * 5
         pids = {(await client.call_tool("pid")).text for _ in range(3)}
         assert len(pids) == 1
+
+
+async def test_arguments_that_are_headers_too() -> None:
+    backend = make_backend()
+    schema: Any = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+    schema["required"] = ["region"]
+    backend.add_tool(lambda region: region, name="near", input_schema=schema)
+    async with hosted(backend.asgi()) as url:
+        proxy = Proxy(f"{url}/mcp", auth=lambda principal: None if principal is None else "token")
+        async with hosted(proxy.asgi()) as front, Client(f"{front}/mcp") as client:
+            assert (await client.call_tool("near", {"region": "north"})).text == "north"
+        async with as_caller(proxy, "ann") as ann:
+            assert (await ann.call_tool("near", {"region": "south"})).text == "south"
+
+
+async def test_a_question_through_two_gateways() -> None:
+    seen: list[Any] = []
+    inner = Proxy(make_backend(), name="inner")
+    async with through(Proxy(inner, name="outer"), MODERN, **answers(seen)) as client:
+        assert (await client.call_tool("twice")).text == "7 7"
+    assert seen[0].message == "[outer] [inner] First?"

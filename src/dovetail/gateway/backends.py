@@ -13,7 +13,7 @@ from dovetail.auth.principal import Principal
 from dovetail.client.config import SharedOptions
 from dovetail.client.dispatcher import Params, RunHandler
 from dovetail.client.session import ClientSession
-from dovetail.client.transports.base import Backoff, Transport, cancel_and_wait
+from dovetail.client.transports.base import Backoff, ToolHeaders, Transport, cancel_and_wait
 from dovetail.errors import (
     HEADER_MISMATCH,
     INVALID_REQUEST,
@@ -92,6 +92,11 @@ class BackendSession(ClientSession):
         self.is_over = False  # another one is opened for the next call
         self.has_streams = transport.reconnects  # whose messages name their call
         self._on_complete = on_complete
+
+    def share_headers(self, headers: ToolHeaders) -> None:
+        """Use the headers of tools that all sessions have; only HTTP since 2026-07-28 has any."""
+        if self.tool_headers is not None:
+            self._transport.tool_headers = headers
 
     async def carry(self, call: CarriedCall, method: str, params: Params) -> Raw:
         """The result of a request of a client."""
@@ -177,6 +182,7 @@ class Backend:
         self.name = name
         self.limits = limits
         self.failure = ""  # why it can't be reached
+        self.tool_headers: ToolHeaders = {}
         self._make_session = make_session
         self._per_caller = per_caller
         self._timeout = timeout
@@ -221,6 +227,7 @@ class Backend:
                 self.failure = reason
                 self._retry_at = asyncio.get_running_loop().time() + self._backoff.next_delay()
                 raise self.unreachable(reason) from None
+        session.share_headers(self.tool_headers)
         self.failure, self._retry_at = "", 0.0
         self._backoff.succeeded()
         return session

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -44,28 +44,22 @@ _rank = {revision.name: rank for rank, revision in enumerate(revisions.ALL)}
 # ── results ──
 
 
-class _Text(msgspec.Struct, tag_field="type", tag="text"):
-    text: str
+class _Block(msgspec.Struct, rename="camel"):
+    """What has to be known of a content block that passes as bytes."""
 
+    type: Literal["text", "image", "audio", "resource_link", "resource"]
+    text: str | None = None
+    data: str | None = None
+    mime_type: str | None = None
 
-class _Media(msgspec.Struct, tag_field="type", rename="camel"):
-    data: str
-    mime_type: str
+    def __post_init__(self) -> None:
+        is_media = self.type in ("image", "audio") and self.data is not None and self.mime_type is not None
+        if not (is_media or self.is_link or (self.type == "text" and self.text is not None)):
+            raise ValueError(f"a block of type {self.type} is not complete")
 
-
-class _Image(_Media, tag="image"): ...
-
-
-class _Audio(_Media, tag="audio"): ...
-
-
-class _Link(msgspec.Struct, tag_field="type", tag="resource_link"):
-    uri: str
-    name: str
-
-
-class _Embedded(msgspec.Struct, tag_field="type", tag="resource"):
-    resource: ResourceContents
+    @property
+    def is_link(self) -> bool:
+        return self.type.startswith("resource")
 
 
 class _Head(msgspec.Struct, rename="camel"):
@@ -89,7 +83,7 @@ class _Contents(msgspec.Struct):
     contents: list[ResourceContents]
 
 
-_read_kinds = msgspec.json.Decoder(list[_Text | _Image | _Audio | _Link | _Embedded]).decode
+_read_blocks = msgspec.json.Decoder(list[_Block]).decode
 _read_content = msgspec.json.Decoder(list[Content]).decode
 
 
@@ -119,8 +113,7 @@ def read_tool_result(head: _Head, backend: Revision, client: Revision, tool: Too
         "wrap": schema is not None and not describes_object(schema),
         "text_copy": False,
     }
-    has_links = any(isinstance(block, (_Link, _Embedded)) for block in _read_kinds(head.content))
-    if has_links or _rank[client.name] < _rank[backend.name]:
+    if any(block.is_link for block in _read_blocks(head.content)) or _rank[client.name] < _rank[backend.name]:
         return ToolResult(content=_read_content(head.content), **parts)
     return PassedResult(encoded=head.content, **parts)
 
@@ -250,6 +243,7 @@ class Call:
         self.level = wanted_level(ctx)
         self._ctx = ctx
         self._questions = questions
+        self.ask = self._ask_live if not self.context.request.revision.input_required else partial(ask_by_rounds, self)
         self._unsent: deque[Callable[[], Awaitable[None]]] = deque(maxlen=MAX_UNSENT)
         self._sending: asyncio.Task[None] | None = None
         request = self.context.request
@@ -300,13 +294,12 @@ class Call:
     def prepare_answer(self, method: str, params: Raw) -> Callable[[], Awaitable[Any]]:
         return partial(self._answer, self._questions.read(method, params))
 
+    async def _ask_live(self, request: InputRequest[Any]) -> Raw:
+        return await server_requests_of(self.engine, self.context).request(request, self.engine.options.answer_timeout)
+
     async def _answer(self, request: InputRequest[Any]) -> Raw:
-        revision = self.context.request.revision
         try:
-            if revision.input_required:
-                return await ask_by_rounds(self, request)
-            requests = server_requests_of(self.engine, self.context)
-            answer: Raw = request.read(await requests.request(request, self.engine.options.answer_timeout), revision)
+            answer: Raw = request.read(await self.ask(request), self.context.request.revision)
             return answer
         except errors.QuestionFailed as failure:
             raise errors.ProtocolError(str(failure), code=failure.code) from None
@@ -357,7 +350,9 @@ class Forwarder:
     async def complete(
         self, ref: Mapping[str, str], argument: str, value: str, arguments: dict[str, str], ctx: Context
     ) -> Completion:
-        params = {"ref": ref, "argument": {"name": argument, "value": value}, "context": {"arguments": arguments}}
+        params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
+        if arguments:
+            params["context"] = {"arguments": arguments}
         try:
             reply = await self._request(ctx, "completion/complete", params)
         except errors.ProtocolError as refused:

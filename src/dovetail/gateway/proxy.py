@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from dovetail.auth.principal import Principal
-from dovetail.client.cache import _ttl_seconds
+from dovetail.client.cache import ttl_seconds
 from dovetail.client.config import ListedServer, make_transport, read_servers
 from dovetail.client.handlers import call_maybe_async
 from dovetail.client.results import decode
@@ -252,13 +252,11 @@ class Catalogs:
                     self._read(session, each, compile) for each, compile in zip(LISTS, self._compilers, strict=True)
                 ]
                 lists = await asyncio.gather(*read)
-        except (DovetailError, TimeoutError) as failure:
+        except Exception as failure:  # of any kind: a backend may send anything
             self._expires = loop.time() + self._limits.list_wait
-            log.warning("the lists of the server %r can't be read: %s", self._backend.name, printable(failure))
-            return
-        except Exception:  # what a backend sends must not end this
-            self._expires = loop.time() + self._limits.list_wait
-            log.exception("the lists of the server %r can't be read", self._backend.name)
+            known = isinstance(failure, (DovetailError, TimeoutError))
+            text = "the lists of the server %r can't be read: %s"
+            log.warning(text, self._backend.name, printable(failure), exc_info=not known)
             return
         ttl = min((seconds for _, seconds in lists if seconds), default=0.0)
         served = session.negotiated.capabilities
@@ -268,10 +266,8 @@ class Catalogs:
         self._put([items for items, _ in lists], session)
 
     def _put(self, lists: list[dict[str, Any]], session: BackendSession) -> None:
-        headers = session.tool_headers
-        if headers is not None:
-            headers.clear()
-            headers.update({name: tool.headers for name, tool in lists[0].items()})
+        self._backend.tool_headers.clear()
+        self._backend.tool_headers.update({name: tool.headers for name, tool in lists[0].items()})
         self._complete(lists, session)
         for number, (catalog, new) in enumerate(zip(self._catalogs, lists, strict=True)):
             old = self._items[number]
@@ -300,7 +296,7 @@ class Catalogs:
                 raise BadResponse(f"{listing.method}: more than {self._limits.max_list_bytes} bytes")
             for item in decode(listing.method, page.get(listing.key, Raw(b"[]")), list[Raw]):
                 self._add(items, item, listing, compile)
-            ttl = _ttl_seconds(raw)
+            ttl = ttl_seconds(raw)
             following: Any = str | None
             cursor = decode(listing.method, page.get("nextCursor", Raw(b"null")), following)
             if cursor is None or (cursor == "" and session.revision.handshake):
