@@ -17,6 +17,7 @@ from dovetail import (
     Context,
     ElicitResult,
     LogMessage,
+    ProtocolError,
     Proxy,
     ResourceLink,
     Server,
@@ -658,3 +659,36 @@ async def test_a_question_through_two_gateways() -> None:
     async with through(Proxy(inner, name="outer"), MODERN, **answers(seen)) as client:
         assert (await client.call_tool("twice")).text == "7 7"
     assert seen[0].message == "[outer] [inner] First?"
+
+
+@eras
+async def test_an_error_that_looks_like_a_refusal_runs_nothing_twice(back: str) -> None:
+    runs: list[int] = []
+    backend = make_backend()
+
+    @backend.tool
+    def refuse(code: int) -> str:
+        runs.append(code)
+        raise ProtocolError("no", code=code)
+
+    async with through(Proxy(backend, protocol_version=back), OLD) as client:
+        for code in (-32600, -32000):
+            with pytest.raises(ServerError, match="no"):
+                await client.call_tool("refuse", {"code": code})
+    assert runs == [-32600, -32000]
+
+
+async def test_an_error_of_a_tool_ends_no_session() -> None:
+    backend = make_backend()
+
+    @backend.tool
+    def refuse() -> str:
+        raise ProtocolError("no", code=-32000)
+
+    async with hosted(backend.asgi()) as url:
+        proxy = Proxy(f"{url}/mcp", protocol_version=OLD)
+        async with as_caller(proxy, "ann", OLD) as ann:
+            first = await session_of(ann)
+            with pytest.raises(ServerError):
+                await ann.call_tool("refuse")
+            assert await session_of(ann) == first

@@ -248,7 +248,7 @@ async def complete(engine: "Engine", context: RequestContext) -> Result:
     params: methods.CompleteParams = context.request.params
     ref, argument = params.ref, params.argument
     name = ref.uri if ref.type == "ref/resource" else ref.name
-    if engine.before_list and engine.choices(ref.type, name) is None:
+    if engine.before_list and (ref.type, name, argument.name) not in engine.completers:
         await engine.fetch_catalogs(context)
     choices, rule = engine.choices(ref.type, name) or (None, None)
     if choices is None or (rule is not None and not await lazy.access.may_use(engine, context, rule)):

@@ -9,30 +9,21 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 from msgspec import Raw
 
+from dovetail import errors
 from dovetail.auth.principal import Principal
 from dovetail.client.config import SharedOptions
 from dovetail.client.dispatcher import Params, RunHandler
 from dovetail.client.session import ClientSession
 from dovetail.client.transports.base import Backoff, ToolHeaders, Transport, cancel_and_wait
-from dovetail.errors import (
-    HEADER_MISMATCH,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    UNSUPPORTED_VERSION,
-    ConnectionLost,
-    DovetailError,
-    NotSignedIn,
-    ProtocolError,
-    ServerError,
-    ToolBusy,
-    ToolError,
-)
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.methods import LogLevel, RequestId
 from dovetail.protocol.revisions import Revision
 
-# What a server says to a request of another revision than its own; SDKs differ. The request was not served.
-WRONG_REVISION = frozenset({UNSUPPORTED_VERSION, HEADER_MISMATCH, INVALID_REQUEST, -32000, 400, 404, 405, 406, 415})
+# What a server may say to a request of another revision than its own; SDKs differ.
+REFUSALS = frozenset(
+    {errors.UNSUPPORTED_VERSION, errors.HEADER_MISMATCH, errors.INVALID_REQUEST, 400, 404, 405, 406, 415}
+)
+MODERN_REFUSALS = REFUSALS | {-32000}  # of handshake servers; it may be an error of a tool, so it ends no session
 
 
 class BackendLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +42,7 @@ class BackendLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_uris: int = 1_000  # that are watched
 
 
-class Unreachable(ToolError):
+class Unreachable(errors.ToolError):
     """The backend can't be reached; nothing was sent."""
 
 
@@ -103,7 +94,7 @@ class BackendSession(ClientSession):
         level = call.level
         if level is not None and self.revision.handshake and "logging" in self.negotiated.capabilities:
             if level != self._session_log_level:
-                with suppress(ServerError):
+                with suppress(errors.ServerError):
                     await self.set_log_level(level)
             level = None
         sent: list[RequestId] = []
@@ -114,8 +105,9 @@ class BackendSession(ClientSession):
 
         try:
             return await self.send(method, params, progress_handler=call.progress, log_level=level, on_sent=on_sent)
-        except (ServerError, ConnectionLost) as failure:
-            self.is_over |= not isinstance(failure, ServerError) or failure.code in WRONG_REVISION
+        except (errors.ServerError, errors.ConnectionLost) as failure:
+            refusals = REFUSALS if self.revision.handshake else MODERN_REFUSALS
+            self.is_over |= not isinstance(failure, errors.ServerError) or failure.code in refusals
             raise
         finally:
             for id in sent:
@@ -130,10 +122,10 @@ class BackendSession(ClientSession):
 
     def prepare_handler(self, method: str, params: Raw) -> RunHandler:
         if self._negotiated is None or self.revision.input_required:
-            raise ProtocolError(f"Method not found: {method[:100]}", code=METHOD_NOT_FOUND)
+            raise errors.ProtocolError(f"Method not found: {method[:100]}", code=errors.METHOD_NOT_FOUND)
         call = self._find_call()
         if call is None:
-            raise ProtocolError("This question belongs to no call", code=INVALID_REQUEST)
+            raise errors.ProtocolError("This question belongs to no call", code=errors.INVALID_REQUEST)
         return call.prepare_answer(method, params)
 
     def handle_notification(self, method: str, params: Raw) -> None:
@@ -220,9 +212,9 @@ class Backend:
             try:
                 session = await self._make_session(principal, capabilities)
                 await session.open(self._timeout)
-            except (DovetailError, TimeoutError, OSError) as failure:
+            except (errors.DovetailError, TimeoutError, OSError) as failure:
                 reason = printable(failure)
-                if isinstance(failure, NotSignedIn) and self._per_caller and principal is not None:
+                if isinstance(failure, errors.NotSignedIn) and self._per_caller and principal is not None:
                     raise self.unreachable(reason) from None  # which says nothing about other callers
                 self.failure = reason
                 self._retry_at = asyncio.get_running_loop().time() + self._backoff.next_delay()
@@ -295,7 +287,7 @@ class Backend:
             if not pooled.users:
                 del self._pool[key]
                 return self._close(pooled)
-        raise ToolBusy(f"The server {self.name!r} is busy: all {self.limits.max_sessions} sessions are in use")
+        raise errors.ToolBusy(f"The server {self.name!r} is busy: all {self.limits.max_sessions} sessions are in use")
 
     @asynccontextmanager
     async def _turn(self, pooled: PooledSession, *, alone: bool) -> AsyncIterator[None]:
@@ -306,7 +298,9 @@ class Backend:
         try:
             await asyncio.wait_for(pooled.turn.acquire(), self._timeout)
         except TimeoutError:
-            raise ToolBusy(f"The server {self.name!r} is busy: an earlier call of this caller has not ended") from None
+            raise errors.ToolBusy(
+                f"The server {self.name!r} is busy: an earlier call of this caller has not ended"
+            ) from None
         try:
             yield
         finally:
@@ -345,7 +339,7 @@ async def _close(opening: "asyncio.Task[BackendSession]") -> None:
     if not opening.done():
         await cancel_and_wait(opening)
     if not opening.cancelled() and opening.exception() is None:
-        with suppress(DovetailError, TimeoutError, OSError):
+        with suppress(errors.DovetailError, TimeoutError, OSError):
             await opening.result().close()
 
 

@@ -97,6 +97,8 @@ class PassedResult(ToolResult, frozen=True, kw_only=True):
         return ToolResult(**{**fields, "content": _read_content(self.encoded)}).decoded()
 
     def encode(self, shaper: Shaper) -> bytes:
+        if shaper.style.always_structured_content:
+            return shaper.tool_result(self.decoded())
         return shaper.passed_result(self.encoded, self.structured, self.is_error, self.meta)
 
 
@@ -394,18 +396,21 @@ class Forwarder:
             await call.flush()
 
     async def _send(self, call: Call, method: str, params: dict[str, Any]) -> tuple[Raw, Revision]:
-        for may_repeat in (True, False):
+        refused: tuple[errors.ServerError, Revision] | None = None
+        while True:
             async with self._backend.session(call.caller) as session:
+                if refused is not None and refused[1] is session.revision:
+                    raise refused[0]
                 own = {}
                 if not session.revision.handshake:
                     own[CAPABILITIES_KEY] = shape_capabilities(call.caller.capabilities, session.revision)
                 try:
                     given = {**params, "_meta": {**call.meta, **own}} if call.meta or own else params
                     return await session.carry(call, method, given), session.revision
-                except errors.ServerError:
-                    if not (may_repeat and session.is_over):
-                        raise  # else it was refused, and its era may be another now
-        raise AssertionError
+                except errors.ServerError as failure:
+                    if refused is not None or not session.is_over:
+                        raise
+                    refused = failure, session.revision  # perhaps because the backend has another revision now
 
     # ── input_required of a backend ──
 
@@ -469,8 +474,11 @@ class Forwarder:
                 return errors.UrlElicitationRequired(*[each for each in reads if isinstance(each, PassedUrl)])
         if code == errors.MISSING_CAPABILITY:
             with suppress(TypeError, KeyError, AttributeError):
-                required = data["requiredCapabilities"]
-                return errors.MissingCapability({str(name)[:100]: {} for name in [*required][:10]})
+                required = [printable(name, 100) for name in data["requiredCapabilities"]][:10]
+                if all(name in context.request.capabilities for name in required):
+                    text = f"{self._subject} needs what this gateway does not pass on: {', '.join(required)}"
+                    return errors.ToolError(text)
+                return errors.MissingCapability({name: {} for name in required})
         if code > 0 or code in (errors.HEADER_MISMATCH, errors.UNSUPPORTED_VERSION):  # about this hop
             return errors.ToolError(f"{self._subject} refused the request: {words}")
         missing = (errors.RESOURCE_NOT_FOUND, errors.INVALID_PARAMS)

@@ -151,7 +151,7 @@ class _Connection:
         is_object = hasattr(auth, "for_server") or hasattr(auth, "headers")
         self._asks_auth = callable(auth) and not is_object
         self._in_process = isinstance(getattr(self.target, "engine", None), Engine)
-        self.per_caller = self._asks_auth or (self._in_process and auth is None)
+        self.per_caller = self._asks_auth or (self._in_process and auth is None and "principal" not in options)
         if not self._problem:
             given: Any = {**self._options, "auth": None if self._asks_auth else auth}
             make_transport(self.target, given)
@@ -163,7 +163,7 @@ class _Connection:
             raise SetupError(self._problem)
         options: dict[str, Any] = {**self._options, "capabilities": capabilities, "cache": False}
         options["auth"] = await call_maybe_async(self._auth, principal) if self._asks_auth else self._auth
-        if self._in_process and self.per_caller and options["auth"] is None and principal is not None:
+        if self._in_process and self.per_caller and options["auth"] is None:
             options["principal"] = principal
         return BackendSession(make_transport(self.target, options), options, on_complete)  # type: ignore[arg-type]
 
@@ -234,8 +234,9 @@ class Catalogs:
         """Fetch the lists if they are not known or out of date; a backend that is slow goes on in the background."""
         if asyncio.get_running_loop().time() >= self._expires and not self._backend.in_backoff:
             await asyncio.wait([self._fetch_again()], timeout=self._limits.list_wait)
-        if not self._is_known and self._backend.failure and context.request.method == "tools/call":
-            raise self._backend.unreachable(self._backend.failure)  # it may have such a tool
+        is_called = context.request.method in ("tools/call", "prompts/get")
+        if is_called and not self._is_known and self._backend.failure:
+            raise self._backend.unreachable(self._backend.failure)  # it may have such an item
 
     def _fetch_again(self) -> "asyncio.Task[None]":
         if self._fetching is None or self._fetching.done():
