@@ -17,13 +17,12 @@ from dovetail.engine.caller_state import state_owner
 from dovetail.engine.context import Context, request_of, send_log, wanted_level
 from dovetail.engine.request_context import RequestContext, server_requests_of
 from dovetail.gateway.backends import Backend, Caller, printable, shape_capabilities
-from dovetail.protocol import jsonrpc, revisions
+from dovetail.protocol import jsonrpc, results, revisions
 from dovetail.protocol.capabilities import Completion, passes_level
 from dovetail.protocol.elicitation import InputRequest, InputRequired, ServerRequest, render_form, restore_content
 from dovetail.protocol.inbound import CAPABILITIES_KEY
 from dovetail.protocol.jsonrpc import UNREADABLE, encode
-from dovetail.protocol.results import INPUT_REQUIRED, CompleteResult, PromptResult, ReadResourceResult, Shaper
-from dovetail.protocol.results import ToolResult as ToolResult
+from dovetail.protocol.results import INPUT_REQUIRED, CompleteResult, PromptResult, ReadResourceResult, ToolResult
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sampling import SamplingParams, shape_sampling
 from dovetail.protocol.types import CALL_KEY, PROCESS_KEY, Content, ResourceContents, ToolDefinition, describes_object
@@ -96,7 +95,7 @@ class PassedResult(ToolResult, frozen=True, kw_only=True):
         fields = {name: getattr(self, name) for name in ToolResult.__struct_fields__}
         return ToolResult(**{**fields, "content": _read_content(self.encoded)}).decoded()
 
-    def encode(self, shaper: Shaper) -> bytes:
+    def encode(self, shaper: results.Shaper) -> bytes:
         if shaper.style.always_structured_content:
             return shaper.tool_result(self.decoded())
         return shaper.passed_result(self.encoded, self.structured, self.is_error, self.meta)
