@@ -291,6 +291,20 @@ async def test_an_open_call_of_a_handshake_backend_is_not_there_yet() -> None:
             await client.call_tool("ask")
 
 
+@pytest.mark.parametrize(("front", "back"), [(OLD, OLD), (OLD, MODERN), (MODERN, MODERN)])
+async def test_questions_pass_from_socket_to_socket(front: str, back: str) -> None:
+    """Several at once: each comes on the stream of its call."""
+    seen: list[Any] = []
+    async with (
+        target("http") as where,
+        hosted(Proxy(where, protocol_version=back).asgi()) as url,
+        Client(f"{url}/mcp", protocol_version=front, **answers(seen)) as client,
+    ):
+        calls = [client.call_tool("twice") for _ in range(5)]
+        assert [each.text for each in await asyncio.gather(*calls)] == ["7 7"] * 5
+    assert len(seen) == 10
+
+
 async def test_the_client_is_told_that_the_user_is_done_at_a_page() -> None:
     done: list[str] = []
     backend = make_backend()
@@ -335,7 +349,7 @@ async def test_changes_pass(way: str, front: str, back: str) -> None:
                         except TimeoutError:
                             continue
 
-                if back == MODERN:  # a handshake command has a process for each session
+                if back == MODERN or way != "stdio":  # a handshake command has a process for each session
                     await asyncio.wait_for(hear(Change("updated", "notes://all"), "update"), 20)
                     await client.call_tool("grow")
                     await asyncio.wait_for(until_listed(client, "grown"), 20)
