@@ -178,10 +178,6 @@ class Questions(NamedTuple):
             words = str(bad)
         raise errors.ProtocolError(f"Invalid params: {words}", code=errors.INVALID_PARAMS)
 
-    def elicitation_id(self, id: str) -> str:
-        """The id at our own client: those of two backends may be the same."""
-        return f"{self.name}:{id}"
-
     def passable(self, declared: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
         """The part of a client's capabilities that its backend may use."""
         passable: dict[str, Any] = {}
@@ -195,11 +191,16 @@ class Questions(NamedTuple):
         return passable
 
 
+def own_elicitation_id(name: str, id: str) -> str:
+    """The id at our own client: those of two backends may be the same."""
+    return f"{name}:{id}"[:256]
+
+
 def _read_elicit(name: str, params: Raw) -> InputRequest[Any]:
     request = read_elicitation(params)
     message = f"[{name}] {request.message}"
     if request.mode == "url":
-        id = None if request.elicitation_id is None else f"{name}:{request.elicitation_id}"[:256]
+        id = None if request.elicitation_id is None else own_elicitation_id(name, request.elicitation_id)
         return PassedUrl(message, request.url or "", elicitation_id=id)
     schema = request.schema or {}
 
@@ -288,8 +289,11 @@ class Call:
                 await self._unsent.popleft()()
 
     async def flush(self) -> None:
-        """Send all notifications before the response."""
-        if self._sending is not None:
+        """Send all notifications before the response; none if the call was cancelled."""
+        task = asyncio.current_task()
+        if self._sending is not None and task is not None and task.cancelling():
+            self._sending.cancel()
+        elif self._sending is not None:
             await self._sending
 
     def prepare_answer(self, method: str, params: Raw) -> Callable[[], Awaitable[Any]]:
@@ -304,8 +308,8 @@ class Call:
             return answer
         except errors.QuestionFailed as failure:
             raise errors.ProtocolError(str(failure), code=failure.code) from None
-        except errors.ToolError as failure:
-            raise errors.ProtocolError(str(failure)) from None
+        except (errors.ToolError, errors.MissingCapability) as failure:
+            raise errors.ProtocolError(str(failure), code=errors.INVALID_REQUEST) from None
 
 
 def _passes(key: str) -> bool:

@@ -1,6 +1,7 @@
 """`Proxy`: a server whose tools, resources and prompts are those of a server elsewhere."""
 
 import asyncio
+import contextvars
 import logging
 import re
 import sys
@@ -28,7 +29,7 @@ from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Change, Hub
 from dovetail.errors import METHOD_NOT_FOUND, BadResponse, DovetailError, ServerError, SetupError
 from dovetail.gateway.backends import Backend, BackendLimits, BackendSession, printable
-from dovetail.gateway.forward import Forwarder, Questions
+from dovetail.gateway.forward import Forwarder, Questions, own_elicitation_id
 from dovetail.protocol import jsonrpc, revisions, types
 from dovetail.protocol.headers import header_parameters
 from dovetail.protocol.jsonrpc import UNREADABLE
@@ -79,7 +80,6 @@ class Proxy(Server):
             lifespan=partial(self._serving, lifespan),
             **{"declare": FEATURES, **options},
         )
-        self._questions = Questions(self.name, frozenset(allow))
         self._backend = Backend(
             self.name,
             partial(connect.make, self._elicitation_complete),
@@ -87,7 +87,8 @@ class Proxy(Server):
             timeout=timeout,
             limits=limits or BackendLimits(),
         )
-        self._catalogs = Catalogs(self.engine, self._backend, Forwarder(self._backend, self._questions))
+        forwarder = Forwarder(self._backend, Questions(self.name, frozenset(allow)))
+        self._catalogs = Catalogs(self.engine, self._backend, forwarder)
 
     @classmethod
     def from_config(cls, source: str | Path | Mapping[str, Any], **options: Any) -> dict[str, Self]:
@@ -113,7 +114,7 @@ class Proxy(Server):
     def _elicitation_complete(self, params: Raw) -> None:
         with suppress(*UNREADABLE, KeyError):
             id = msgspec.json.decode(params, type=dict[str, str])["elicitationId"]
-            self._catalogs.run(self.complete_elicitation(self._questions.elicitation_id(id)))
+            self._catalogs.run(self.complete_elicitation(own_elicitation_id(self.name, id)))
 
 
 def _listed(target: Any) -> ListedServer:
@@ -225,7 +226,8 @@ class Catalogs:
         await cancel_and_wait(*self._tasks)
 
     def run(self, work: Any) -> "asyncio.Task[Any]":
-        task = asyncio.get_running_loop().create_task(work)
+        """Run in the background, in a context of its own: it is for no single caller."""
+        task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -417,8 +419,12 @@ class Catalogs:
 
         delay = self._limits.first_retry
         try:
+            await asyncio.sleep(0.01)  # others may follow
+            if self._watching is not asyncio.current_task():
+                await asyncio.Event().wait()  # until the latest one has its stream
             while uris:
                 await self._listen(ListenFilter(resource_subscriptions=uris), stop_old)
+                stop_old()
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, self._limits.max_retry)
         finally:
@@ -438,6 +444,8 @@ class Catalogs:
                 for uri in [each for each in self._uris if is_sub_resource(change.uri, each)]:
                     self._engine.publish(Change("updated", uri))
             else:
+                if self._fetching is not None:
+                    await asyncio.wait([self._fetching])  # which may have read the old list
                 await asyncio.wait([self._fetch_again()])
                 await asyncio.sleep(0.05)  # a backend may announce without end
 
