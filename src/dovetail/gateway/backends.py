@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -16,8 +16,11 @@ from dovetail.client.dispatcher import Params, RunHandler
 from dovetail.client.session import ClientSession
 from dovetail.client.transports.base import Backoff, ToolHeaders, Transport, cancel_and_wait
 from dovetail.protocol.jsonrpc import encode
-from dovetail.protocol.methods import LogLevel, RequestId
+from dovetail.protocol.methods import RequestId
 from dovetail.protocol.revisions import Revision
+
+if TYPE_CHECKING:
+    from dovetail.gateway.forward import Call
 
 # What a server may say to a request of another revision than its own; SDKs differ.
 REFUSALS = frozenset(
@@ -61,25 +64,12 @@ class Caller(NamedTuple):
     capabilities: Mapping[str, Any]
 
 
-class CarriedCall(Protocol):
-    """A call of a client that a session carries."""
-
-    level: LogLevel | None
-
-    @property
-    def progress(self) -> Callable[[float, float | None, str | None], None] | None: ...
-
-    def log(self, params: Raw) -> None: ...
-
-    def prepare_answer(self, method: str, params: Raw) -> RunHandler: ...
-
-
 class BackendSession(ClientSession):
     """A session with the backend, and the calls that it carries."""
 
     def __init__(self, transport: Transport, options: SharedOptions, on_complete: Callable[[Raw], None]) -> None:
         super().__init__(transport, options, lambda _: None)
-        self.calls: dict[RequestId, CarriedCall] = {}
+        self.calls: dict[RequestId, Call] = {}
         self.is_over = False  # another one is opened for the next call
         self.has_streams = transport.reconnects  # whose messages name their call
         self._on_complete = on_complete
@@ -89,7 +79,7 @@ class BackendSession(ClientSession):
         if self.tool_headers is not None:
             self._transport.tool_headers = headers
 
-    async def carry(self, call: CarriedCall, method: str, params: Params) -> Raw:
+    async def carry(self, call: "Call", method: str, params: Params) -> Raw:
         """The result of a request of a client."""
         level = call.level
         if level is not None and self.revision.handshake and "logging" in self.negotiated.capabilities:
@@ -113,7 +103,7 @@ class BackendSession(ClientSession):
             for id in sent:
                 del self.calls[id]
 
-    def _find_call(self) -> CarriedCall | None:
+    def _find_call(self) -> "Call | None":
         """The call that the message belongs to: by the HTTP request it came on, else the only one."""
         carrier = self.dispatcher.carrier
         if carrier is not None:
