@@ -43,6 +43,7 @@ QUESTIONS = (
     "features",
     "fleet",
     "protected_call",
+    "proxy",
 )
 QUICK = Settings(seconds=0.5, rounds=1, quick=True)
 OUT = ROOT / "build" / "bench"

@@ -30,6 +30,7 @@ LEVELS = {
     "reference": 8,
     "cli": 8,
     "console": 8,
+    "gateway": 8,
 }
 SAME_LEVEL = {"registry", "state", "auth"}  # they do not import each other
 PURE_STDLIB = {

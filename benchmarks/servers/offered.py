@@ -30,6 +30,11 @@ def add_in_thread(a: int, b: int) -> int:
     return a + b
 
 
+async def greet(name: str) -> str:
+    """Greet a person."""
+    return f"Hello, {name}!"
+
+
 async def text() -> str:
     """A text of 1 MiB."""
     return TEXT
@@ -49,5 +54,11 @@ async def search(query: str, limit: int = 10, order: Literal["newest", "oldest"]
 
 def called(**own: Callable[..., Any]) -> Callable[..., Any]:
     """The tool that is called: one of these, or of the server's own."""
-    tools: dict[str, Callable[..., Any]] = {"add": add, "add_in_thread": add_in_thread, "text": text, **own}
+    tools: dict[str, Callable[..., Any]] = {
+        "add": add,
+        "add_in_thread": add_in_thread,
+        "text": text,
+        "greet": greet,
+        **own,
+    }
     return tools[TOOL]

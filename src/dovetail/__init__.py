@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from dovetail.errors import ToolError as ToolError
     from dovetail.errors import TooManyRequests as TooManyRequests
     from dovetail.errors import UrlElicitationRequired as UrlElicitationRequired
+    from dovetail.gateway.proxy import Proxy as Proxy
     from dovetail.protocol.capabilities import Completion as Completion
     from dovetail.protocol.elicitation import InputRequired as InputRequired
     from dovetail.protocol.inbound import Request as Request
@@ -112,6 +113,7 @@ _NAMES = {
         "MissingCapability", "NotApproved", "NotFound", "NotSignedIn", "ProtocolError", "QuestionFailed",
         "ServerError", "SetupError", "StateError", "TooManyRequests", "ToolError", "UrlElicitationRequired",
     ],
+    "gateway.proxy": ["Proxy"],
     "protocol.capabilities": ["Completion"],
     "protocol.elicitation": ["InputRequired"],
     "protocol.inbound": ["Request"],

@@ -77,7 +77,7 @@ class ResponseCache:
 
     def store(self, method: str, params: Params, raw: Raw, generation: int) -> None:
         """Cache a response if it is cacheable. `generation` is that of the time of the request."""
-        seconds = _ttl_seconds(raw)
+        seconds = ttl_seconds(raw)
         if seconds <= 0 or generation != self.generation or method not in CACHEABLE or ROUND_PARAMS & params.keys():
             return
         key = (method, encode(params))
@@ -116,7 +116,7 @@ class ResponseCache:
         return entry
 
 
-def _ttl_seconds(raw: Raw) -> float:
+def ttl_seconds(raw: Raw) -> float:
     """The ttl of a response in seconds; 0 if the server gives no valid one."""
     try:
         hints = msgspec.json.decode(raw, type=_Hints)

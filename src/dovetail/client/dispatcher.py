@@ -144,6 +144,7 @@ class Dispatcher:
         self._warnings = 0
         self._closed: str | None = None  # the reason
         self.answers_ping = True
+        self.carrier: RequestId | None = None  # the HTTP request whose stream brought the message that is handled now
 
     async def open(self) -> None:
         await self.transport.open(self)
@@ -165,10 +166,13 @@ class Dispatcher:
         timeout: float | None,
         max_timeout: float = 0,
         on_progress: ProgressHandler | None = None,
+        on_sent: Callable[[RequestId], None] | None = None,
         cancellable: bool = True,
     ) -> Raw:
         """Send a request and return the raw result. A timeout cancels it; progress extends that up to `max_timeout`."""
         pending = self.start(method, params, on_progress)
+        if on_sent is not None:
+            on_sent(pending.id)
         try:
             async with asyncio.timeout(timeout) as limit:
                 with self.timeouts.track(limit) as pausable:
@@ -237,6 +241,7 @@ class Dispatcher:
             parts: Sequence[Envelope | BadMessage] = decoded if isinstance(decoded, list) else [decoded]
         except BadMessage as bad:
             parts = [bad]
+        self.carrier = request_id
         for part in parts:
             if self.is_closed:
                 return  # a part before this one has closed it

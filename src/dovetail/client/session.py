@@ -21,7 +21,7 @@ from dovetail.client.subscriptions import ChangeStream, ChangeStreams
 from dovetail.client.transports.base import ToolHeaders, Transport, cancel_and_wait
 from dovetail.engine.subscriptions import Change
 from dovetail.protocol.jsonrpc import UNREADABLE
-from dovetail.protocol.methods import ListenFilter, LogLevel
+from dovetail.protocol.methods import ListenFilter, LogLevel, RequestId
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.types import IDEMPOTENCY_KEY, PROCESS_KEY
 
@@ -146,13 +146,15 @@ class ClientSession:
         timeout: Timeout = "default",
         progress_handler: ProgressHandler | None = None,
         log_level: LogLevel | None = None,
+        on_sent: Callable[[RequestId], None] | None = None,
     ) -> Raw:
         seconds = self.seconds(timeout)
         if self._session_ended:
             await self._renew_session(method, seconds)
         params = self._with_meta(params, log_level)
+        most, progress = self._max_timeout, progress_handler
         return await self.dispatcher.request(
-            method, params, timeout=seconds, max_timeout=self._max_timeout, on_progress=progress_handler
+            method, params, timeout=seconds, max_timeout=most, on_progress=progress, on_sent=on_sent
         )
 
     async def repeat(self, send: Send, params: Params) -> Raw:

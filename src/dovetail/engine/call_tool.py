@@ -95,15 +95,9 @@ async def find_item(engine: "Engine", context: RequestContext, find: Callable[[R
     rules = engine.rules_of(context)
     found = find(rules)
     if found is None and engine.before_list:
-        await before_list(engine, context)
+        await engine.fetch_catalogs(context)
         found = find(rules)
     return found
-
-
-async def before_list(engine: "Engine", context: RequestContext) -> None:
-    """Have the catalogs brought up to date, before a list is made or a name is said to be unknown."""
-    for refresh in engine.before_list:
-        await refresh(context)
 
 
 async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool, slots: HeldSlots) -> None:

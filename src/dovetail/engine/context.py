@@ -431,6 +431,21 @@ class Context:
         return coroutine
 
 
+def request_of(ctx: Context) -> "tuple[Engine, RequestContext]":
+    """What an author does not see of a context."""
+    return ctx._engine, ctx._context
+
+
+def wanted_level(ctx: Context) -> LogLevel | None:
+    """The lowest level of log messages that the client wants; None for no messages."""
+    return ctx._threshold()
+
+
+async def send_log(ctx: Context, level: LogLevel, data: Any, logger: str) -> None:
+    """Send a message of a server elsewhere, whose author was warned there that it is deprecated."""
+    await ctx._log(level, data, logger)
+
+
 def _loggable(data: Any) -> Any:
     """Data for the log; what can't be JSON, such as an exception, becomes text: logging never fails."""
     try:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from dovetail import engine as lazy
 from dovetail import registry
 from dovetail import state as lazy_state
-from dovetail.engine.call_tool import before_list
 from dovetail.engine.concurrency import CallLimits, Limit
 from dovetail.engine.dispatch import Layer, Middleware, compile_chain
 from dovetail.engine.handlers import call_function
@@ -65,7 +64,7 @@ class Engine:
         self.lease_timings = LeaseTimings()
         self.parent: Engine | None = None  # where it is mounted; with its state, its secrets and its lease
         self.mounts: Mounts | None = None  # from the first one on
-        self.before_list: list[Callable[[RequestContext], Awaitable[None]]] = []  # may change the catalogs
+        self.before_list: list[Callable[[RequestContext], Awaitable[None]]] = []  # fetch catalogs from elsewhere
         self._state: StateBackend | None = None  # until it is needed, or set
         self._random_name = os.urandom(8).hex()
         self._elicitations: UrlElicitations | None = None  # from the first one on
@@ -112,7 +111,8 @@ class Engine:
         if refreshed is not None and not by_files:
             refreshed.add(kind)
             return
-        if not by_files and self._state is not None and self._state.shared and self.is_serving:
+        by_itself = by_files or bool(self.before_list)  # each worker fetches them
+        if not by_itself and self._state is not None and self._state.shared and self.is_serving:
             log.warning("%s changed at this worker; others do not have that unless on_refresh brings it there", kind)
         self.publish(Change(kind))
 
@@ -223,7 +223,7 @@ class Engine:
     async def look_for(self, uri: str, context: RequestContext) -> None:
         """Have the catalogs brought up to date if they have no such resource."""
         if self.before_list and self.resources.get(uri, self.rules_of(context)) is None:
-            await before_list(self, context)
+            await self.fetch_catalogs(context)
 
     def rules_of(self, context: RequestContext) -> Rules:
         """What a session has enabled and disabled for itself, by names of the server that it knows."""
@@ -246,6 +246,11 @@ class Engine:
         # What depends on a user's answer or state is without a cache hint: it is not for other users, nor for later.
         is_for_all = context.server_requests is None and not context.uses_state
         return contents if is_for_all else ReadResourceResult(contents.items)
+
+    async def fetch_catalogs(self, context: RequestContext) -> None:
+        """Have the catalogs brought up to date, before a list is made or a name is said to be unknown."""
+        for fetch in self.before_list:
+            await fetch(context)
 
     def _watch(self, uri: str, wanted: bool) -> None:
         if self.mounts is None or not self.mounts.watch(uri, wanted):

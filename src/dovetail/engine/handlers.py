@@ -15,7 +15,6 @@ from msgspec import UNSET
 from dovetail import engine as lazy
 from dovetail import registry
 from dovetail.engine.call_tool import (
-    before_list,
     call_tool,
     excerpt,
     find_item,
@@ -77,7 +76,7 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
         params: methods.ListParams = context.request.params
         catalog = catalog_of(engine)
         if engine.before_list:
-            await before_list(engine, context)
+            await engine.fetch_catalogs(context)
         if key == "resources":
             await engine.resources.refresh_files()
         now = time.time()
@@ -186,7 +185,7 @@ async def listen(engine: "Engine", context: RequestContext) -> Result:
 async def _grant(engine: "Engine", context: RequestContext, requested: methods.ListenFilter) -> methods.ListenFilter:
     """The notifications that this server has and that this caller may get."""
     if engine.before_list and requested.resource_subscriptions:
-        await before_list(engine, context)
+        await engine.fetch_catalogs(context)
     names = engine.capabilities.names if engine.options.list_changed else frozenset[str]()
     rules: dict[str, AccessRule | None] = {}
     for number, uri in enumerate(dict.fromkeys(requested.resource_subscriptions[:MAX_LISTEN_URIS]), 1):

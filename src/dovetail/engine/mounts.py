@@ -20,7 +20,7 @@ from dovetail.engine.call_tool import failure_result
 from dovetail.engine.handlers import HANDLERS
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import Change
-from dovetail.errors import ArgumentError, NotFound, SetupError
+from dovetail.errors import ArgumentError, NotFound, SetupError, ToolError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.results import PromptResult, ReadResourceResult, Result, ToolResult
 from dovetail.protocol.uri_template import normalize_escapes, normalize_uri
@@ -338,13 +338,17 @@ class Mounts:
 
     async def before_list(self, context: RequestContext) -> None:
         """Have all children bring their catalogs up to date, at once."""
-        work = [(child, refresh(context)) for child in self.engines() for refresh in child.before_list]
+        children = [mount for mount in self._mounts if mount.engine is not None]
+        work = [(mount, refresh(context)) for mount in children for refresh in mount.child.before_list]
         if context.request.method == "resources/list":
-            work += [(child, child.resources.refresh_files()) for child in self.engines()]
+            work += [(mount, mount.child.resources.refresh_files()) for mount in children]
         outcomes = await asyncio.gather(*(each for _, each in work), return_exceptions=True)
-        for (child, _), outcome in zip(work, outcomes, strict=True):
-            if isinstance(outcome, Exception):
-                log.error("the lists of %r could not be brought up to date", child.info.name, exc_info=outcome)
+        wanted = getattr(context.request.params, "name", "")
+        for (mount, _), outcome in zip(work, outcomes, strict=True):
+            if isinstance(outcome, ToolError) and wanted.startswith(mount.namespace):
+                raise outcome  # a backend that can't be reached may have what is called
+            if isinstance(outcome, Exception) and not isinstance(outcome, ToolError):
+                log.error("the lists of %r could not be brought up to date", mount.name, exc_info=outcome)
         for mount in tuple(self._mounts):
             self._sync(mount, mount.sources)
 

@@ -58,6 +58,7 @@ class Resources:
     ) -> None:  # fmt: skip
         self.direct: Catalog[Resource] = Catalog("resource")  # those with one URI, also the files of folders
         self.templates: Catalog[Template] = Catalog("resource template")
+        self.fallback: Template | None = None  # takes every URI that nothing else matches
         self._threads = threads
         self._hint = hint
         self._on_update = on_update
@@ -121,11 +122,15 @@ class Resources:
             texts = template.match(text)
             if texts is None:
                 continue
+            if template.whole_uri:
+                return template, {"uri": uri}
             try:
                 return template, template.decode(texts)
             except ArgumentError as failure:  # it has the template's shape, but names nothing there
                 if template.access is None:  # else not every caller may know that there is such a template
                     problem = problem or failure
+        if self.fallback is not None and problem is None:
+            return self.fallback, {"uri": uri}
         raise NotFound("Resource not found" if problem is None else f"Resource not found. {problem}", uri=uri)
 
     def _ordered(self, rules: Rules) -> "list[Template]":

@@ -119,6 +119,12 @@ class Shaper:
             value = _WRAPPED % value
         return b"".join((self._tool_head, content, _STRUCTURED, value, end))
 
+    def passed_result(self, content: Raw, structured: Any, is_error: bool, meta: Meta | None) -> bytes:
+        """The result of a tool elsewhere, whose parts are encoded already, for this revision or an older one."""
+        value = b"" if structured is UNSET else _STRUCTURED + bytes(structured)
+        end = self._tool_end(is_error, meta) if meta else self._tool_ends[is_error]
+        return b"".join((self._tool_head, content, value, end))
+
     def _tool_end(self, is_error: bool, meta: Meta | None) -> bytes:
         flag = b',"isError":true' if is_error else b',"isError":false' if self.style.explicit_is_error else b""
         if not meta and not self._server_meta:

@@ -166,6 +166,13 @@ class Catalog(Generic[T]):
         if self.swap(removed, new):
             self._announce()
 
+    def exchange(self, old: Mapping[str, T], new: Mapping[str, T]) -> None:
+        """Put new items in place of old ones; those with the same name keep their number."""
+        for name in old.keys() & new.keys():
+            self.replace(name, new[name])
+        if self.swap(old.keys() - new.keys(), new) or old:
+            self._announce()
+
     def page(self, after: int, size: int) -> Page[T]:
         return self.snapshot.page(after, size)
 

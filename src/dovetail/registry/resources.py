@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from dovetail.errors import NotFound, SetupError
-from dovetail.protocol.results import CacheHint
+from dovetail.protocol.results import CacheHint, ReadResourceResult
 from dovetail.protocol.types import (
     UNSAFE_KEY,
     Annotations,
@@ -89,6 +89,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     choices: Mapping[str, Sequence[str]] = {}
     mime_type: str | None = None
     access: AccessRule | None = None
+    whole_uri: bool = False  # the function takes the URI, not the values of the variables
     guarded: Mapping[str, Any] = {}  # variables whose values must not escape from a folder, and the author's defaults
     mounted: "Mounted | None" = None
 
@@ -290,6 +291,8 @@ def to_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceCon
     uri = uri if uri.isascii() else normalize_escapes(uri)  # a client may ask by an IRI
     if isinstance(value, ResourceContents):
         return [value]
+    if isinstance(value, ReadResourceResult):
+        return list(value.items)
     if isinstance(value, FileContents):
         return to_contents(value.data, uri, mime_type or value.entry.mime_type)
     if isinstance(value, str):

@@ -1,0 +1,1 @@
+"""A gateway: servers elsewhere, of any revision, served as if they were here."""

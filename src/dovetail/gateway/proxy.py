@@ -1,0 +1,468 @@
+"""`Proxy`: a server whose tools, resources and prompts are those of a server elsewhere."""
+
+import asyncio
+import contextvars
+import logging
+import re
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Raw
+
+from dovetail.auth.principal import Principal
+from dovetail.client.cache import ttl_seconds
+from dovetail.client.config import ListedServer, make_transport, read_servers
+from dovetail.client.handlers import call_maybe_async
+from dovetail.client.results import decode
+from dovetail.client.session import MAX_PAGES
+from dovetail.client.subscriptions import ChangeStream, is_sub_resource
+from dovetail.client.transports.base import Transport, cancel_and_wait
+from dovetail.engine.call_tool import require_object
+from dovetail.engine.engine import Engine
+from dovetail.engine.request_context import RequestContext
+from dovetail.engine.subscriptions import LIST_KINDS, Change, Hub
+from dovetail.errors import METHOD_NOT_FOUND, BadResponse, DovetailError, ServerError, SetupError
+from dovetail.gateway.backends import Backend, BackendLimits, BackendSession, printable
+from dovetail.gateway.forward import Forwarder, Questions, own_elicitation_id
+from dovetail.protocol import jsonrpc, revisions, types
+from dovetail.protocol.headers import header_parameters
+from dovetail.protocol.jsonrpc import UNREADABLE
+from dovetail.protocol.methods import ListenFilter
+from dovetail.protocol.uri_template import UriTemplate, normalize_uri, valid_uri
+from dovetail.registry.catalog import NAME, Catalog
+from dovetail.registry.functions import Invocation
+from dovetail.registry.prompts import Completer, Prompt
+from dovetail.registry.resources import Resource, Template
+from dovetail.registry.tools import Tool
+from dovetail.server import Server
+
+log = logging.getLogger("dovetail")
+FEATURES = ("tools", "resources", "prompts", "completions", "logging")
+OPTIONAL = ("icons", "annotations", "_meta")  # members of a definition that it can do without
+CLIENT_OPTIONS = ("headers", "env", "cwd", "transport", "protocol_version", "principal")
+
+
+class Proxy(Server):
+    """A server elsewhere, of any revision, as a server of this process: run it, or mount it.
+
+    server.mount(Proxy("https://example.com/mcp", auth=token), namespace="calendar")
+
+    It takes what `Client` takes, the path of a Python file, and an entry of an `mcp.json`. `auth` may be a function of
+    the caller (a Principal or None). The backend may elicit; `allow=["sampling", "roots"]` lets it ask for these too.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        *,
+        name: str | None = None,
+        auth: Any = None,
+        timeout: float | None = 30,
+        allow: Sequence[str] = (),
+        limits: BackendLimits | None = None,
+        **options: Any,
+    ) -> None:
+        if wrong := [each for each in allow if each not in ("sampling", "roots")] or isinstance(allow, str):
+            raise SetupError(
+                f'Proxy: allow={allow!r} is not possible ({wrong}); it is a list of "sampling" and "roots"'
+            )
+        connection = {key: options.pop(key) for key in CLIENT_OPTIONS if key in options}
+        connect = _Connection(_listed(target), auth, {**connection, "timeout": timeout})
+        lifespan = options.pop("lifespan", None)
+        super().__init__(
+            name or _name_of(connect.target),
+            lifespan=partial(self._serving, lifespan),
+            **{"declare": FEATURES, **options},
+        )
+        self._backend = Backend(
+            self.name,
+            partial(connect.make, self._elicitation_complete),
+            per_caller=connect.per_caller,
+            timeout=timeout,
+            limits=limits or BackendLimits(),
+        )
+        forwarder = Forwarder(self._backend, Questions(self.name, frozenset(allow)))
+        self._catalogs = Catalogs(self.engine, self._backend, forwarder)
+
+    @classmethod
+    def from_config(cls, source: str | Path | Mapping[str, Any], **options: Any) -> dict[str, Self]:
+        """A proxy for each server of an `mcp.json`, by its name; one that can't be used says why when it is called."""
+        return {name: cls(listed, name=name, **options) for name, listed in read_servers(source).items()}
+
+    @property
+    def problem(self) -> str:
+        """Why the backend can't be reached; empty if it can, as far as is known."""
+        return self._backend.failure
+
+    @asynccontextmanager
+    async def _serving(self, lifespan: Callable[[Any], Any] | None, owner: Any) -> AsyncIterator[Any]:
+        self._backend.begin()
+        self._catalogs.begin()
+        try:
+            async with nullcontext() if lifespan is None else lifespan(owner) as value:
+                yield value
+        finally:
+            await self._catalogs.close()
+            await self._backend.close()
+
+    def _elicitation_complete(self, params: Raw) -> None:
+        with suppress(*UNREADABLE, KeyError):
+            id = msgspec.json.decode(params, type=dict[str, str])["elicitationId"]
+            self._catalogs.run(self.complete_elicitation(own_elicitation_id(self.name, id)))
+
+
+def _listed(target: Any) -> ListedServer:
+    """Target and options: of an entry of an `mcp.json`, of a Python file, or as they are."""
+    if isinstance(target, ListedServer):
+        return target
+    if isinstance(target, Mapping):
+        return read_servers({"mcpServers": {"proxy": target}}).get("proxy", ListedServer(None, {}, "it is disabled"))
+    if isinstance(target, Path) or (isinstance(target, str) and "://" not in target and target.endswith(".py")):
+        return ListedServer([sys.executable, str(target)], {})
+    if isinstance(target, Transport):
+        raise SetupError("Proxy: a Transport is one connection, and a proxy needs several; give it what it leads to")
+    return ListedServer(target, {})
+
+
+def _name_of(target: Any) -> str:
+    if isinstance(target, Server):
+        return target.name
+    words = [target] if isinstance(target, str) else [str(each) for each in target or ()]
+    if words and "://" in words[0]:
+        found = urlsplit(words[0]).hostname or ""
+    else:
+        found = Path(next((word for word in reversed(words) if not word.startswith("-")), "")).stem
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", found)[:64] or "proxy"
+
+
+class _Connection:
+    """How sessions with the backend are made."""
+
+    def __init__(self, listed: ListedServer, auth: Any, options: dict[str, Any]) -> None:
+        self.target = listed.target
+        self._options: Any = {**listed.options, **options}
+        self._problem = listed.problem
+        self._auth = auth
+        is_object = hasattr(auth, "for_server") or hasattr(auth, "headers")
+        self._asks_auth = callable(auth) and not is_object
+        self._in_process = isinstance(getattr(self.target, "engine", None), Engine)
+        self.per_caller = self._asks_auth or (self._in_process and auth is None and "principal" not in options)
+        if not self._problem:
+            given: Any = {**self._options, "auth": None if self._asks_auth else auth}
+            make_transport(self.target, given)
+
+    async def make(
+        self, on_complete: Callable[[Raw], None], principal: Principal | None, capabilities: Mapping[str, Any]
+    ) -> BackendSession:
+        if self._problem:
+            raise SetupError(self._problem)
+        options: dict[str, Any] = {**self._options, "capabilities": capabilities, "cache": False}
+        options["auth"] = await call_maybe_async(self._auth, principal) if self._asks_auth else self._auth
+        if self._in_process and self.per_caller and options["auth"] is None:
+            options["principal"] = principal
+        return BackendSession(make_transport(self.target, options), options, on_complete)  # type: ignore[arg-type]
+
+
+# ── catalogs ──
+
+
+class _List(NamedTuple):
+    method: str
+    key: str  # of the items in a page
+    feature: str  # the capability
+    type: Any
+    id: str  # the field of a definition that names it
+
+
+LISTS = (
+    _List("tools/list", "tools", "tools", types.ToolDefinition, "name"),
+    _List("prompts/list", "prompts", "prompts", types.PromptDefinition, "name"),
+    _List("resources/list", "resources", "resources", types.ResourceDefinition, "uri"),
+    _List("resources/templates/list", "resourceTemplates", "resources", types.TemplateDefinition, "uri_template"),
+)
+
+
+Compile = Callable[[Any], tuple[str, Any]]
+
+
+class Catalogs:
+    """The catalogs of a proxy, fetched from its backend; they stay while it is away."""
+
+    def __init__(self, engine: Engine, backend: Backend, forwarder: Forwarder) -> None:
+        self._engine = engine
+        self._backend = backend
+        self._limits = backend.limits
+        self._forwarder = forwarder
+        resources = engine.resources
+        self._catalogs: tuple[Catalog[Any], ...] = (
+            engine.tools, engine.prompts, resources.direct, resources.templates
+        )  # fmt: skip
+        self._compilers: tuple[Compile, ...] = (self._tool, self._prompt, self._resource, self._template)
+        self._items: list[dict[str, Any]] = [{}, {}, {}, {}]  # those of the backend
+        self._is_known = False
+        self._left_out: set[str] = set()  # items that were logged
+        everything = types.TemplateDefinition(uri_template="{+uri}", name="any")
+        resources.fallback = self._template(everything)[1]
+        engine.hub = Hub(self._watch)
+        engine.before_list.append(self.fetch)
+        self.begin()
+
+    def begin(self) -> None:
+        self._expires = 0.0  # as the loop counts
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._fetching: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._heard = ListenFilter()  # the lists whose changes the backend announces
+        self._watching: asyncio.Task[None] | None = None
+        self._uris: set[str] = set()
+
+    async def close(self) -> None:
+        await cancel_and_wait(*self._tasks)
+
+    def run(self, work: Any) -> "asyncio.Task[Any]":
+        """Run in the background, in a context of its own: it is for no single caller."""
+        task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def fetch(self, context: RequestContext) -> None:
+        """Fetch the lists if they are not known or out of date; a backend that is slow goes on in the background."""
+        if asyncio.get_running_loop().time() >= self._expires and not self._backend.in_backoff:
+            await asyncio.wait([self._fetch_again()], timeout=self._limits.list_wait)
+        is_called = context.request.method in ("tools/call", "prompts/get")
+        if is_called and not self._is_known and self._backend.failure:
+            raise self._backend.unreachable(self._backend.failure)  # it may have such an item
+
+    def _fetch_again(self) -> "asyncio.Task[None]":
+        if self._fetching is None or self._fetching.done():
+            self._fetching = self.run(self._fetch())
+        return self._fetching
+
+    async def _fetch(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._limits.refresh_timeout):
+                session = await self._backend.main()
+                await self._follow_lists()
+                read = [
+                    self._read(session, each, compile) for each, compile in zip(LISTS, self._compilers, strict=True)
+                ]
+                lists = await asyncio.gather(*read)
+        except Exception as failure:  # of any kind: a backend may send anything
+            self._expires = loop.time() + self._limits.list_wait
+            known = isinstance(failure, (DovetailError, TimeoutError))
+            text = "the lists of the server %r can't be read: %s"
+            log.warning(text, self._backend.name, printable(failure), exc_info=not known)
+            return
+        ttl = min((seconds for _, seconds in lists if seconds), default=0.0)
+        served = session.negotiated.capabilities
+        hears = all(getattr(self._heard, f"{kind}_list_changed") for kind in LIST_KINDS if kind in served)
+        self._expires = loop.time() + (ttl or (float("inf") if hears else self._limits.refresh))
+        self._is_known = True
+        self._put([items for items, _ in lists], session)
+
+    def _put(self, lists: list[dict[str, Any]], session: BackendSession) -> None:
+        self._backend.tool_headers.clear()
+        self._backend.tool_headers.update({name: tool.headers for name, tool in lists[0].items()})
+        self._complete(lists, session)
+        for number, (catalog, new) in enumerate(zip(self._catalogs, lists, strict=True)):
+            old = self._items[number]
+            if [each.definition for each in old.values()] != [each.definition for each in new.values()]:
+                self._items[number] = new
+                catalog.exchange(old, new)
+
+    async def _read(self, session: BackendSession, listing: _List, compile: Compile) -> tuple[dict[str, Any], float]:
+        """The items of one list, and for how many seconds it is good if the backend says so."""
+        if listing.feature not in session.negotiated.capabilities:
+            return {}, 0.0
+        items: dict[str, Any] = {}
+        cursors, total, ttl = set[str | None](), 0, 0.0
+        cursor: str | None = None
+        while len(cursors) < MAX_PAGES and len(items) < self._limits.max_items and cursor not in cursors:
+            cursors.add(cursor)
+            try:
+                raw = await session.send(listing.method, {} if cursor is None else {"cursor": cursor})
+            except ServerError as refused:
+                if refused.code == METHOD_NOT_FOUND:
+                    return {}, 0.0
+                raise
+            page = decode(listing.method, raw, dict[str, Raw])
+            total += len(raw)
+            if total > self._limits.max_list_bytes:
+                raise BadResponse(f"{listing.method}: more than {self._limits.max_list_bytes} bytes")
+            for item in decode(listing.method, page.get(listing.key, Raw(b"[]")), list[Raw]):
+                self._add(items, item, listing, compile)
+            ttl = ttl_seconds(raw)
+            following: Any = str | None
+            cursor = decode(listing.method, page.get("nextCursor", Raw(b"null")), following)
+            if cursor is None or (cursor == "" and session.revision.handshake):
+                return items, ttl
+        self._leave_out(listing.method, "the list does not end; its beginning is used")
+        return items, ttl
+
+    def _add(self, items: dict[str, Any], raw: Raw, listing: _List, compile: Compile) -> None:
+        try:
+            if len(raw) > self._limits.max_item_bytes:
+                raise SetupError(f"it has more than {self._limits.max_item_bytes} bytes")
+            definition = _read_definition(raw, listing.type)
+            for revision in revisions.ALL:
+                types.shape_definition(definition, revision)
+            key, item = compile(definition)
+            if key in items:
+                raise SetupError("it is listed twice")
+            if len(items) < self._limits.max_items:
+                items[key] = item
+        except (*UNREADABLE, SetupError, ValueError, TypeError, KeyError, AttributeError) as failure:
+            self._leave_out(f"{listing.key} {printable(bytes(raw)[:80].decode(errors='replace'))}", printable(failure))
+
+    def _leave_out(self, what: str, why: str) -> None:
+        """Log an item once; a backend may name any number of them."""
+        if what not in self._left_out and len(self._left_out) < 100:
+            self._left_out.add(what)
+            log.warning("the server %r: %s is left out: %s", self._backend.name, what, why)
+
+    # ── compiled items ──
+
+    def _invocation(self, function: Callable[..., Any], *values: Any) -> Invocation:
+        return Invocation(
+            function=partial(function, *values), is_async=True, in_thread=False, context_names=("ctx",), timeout=None
+        )
+
+    def _tool(self, definition: types.ToolDefinition) -> tuple[str, Tool]:
+        name, schema = _checked(definition.name), definition.input_schema
+        if schema.get("type") != "object" or not isinstance(schema.get("properties", {}), Mapping):
+            raise SetupError("its inputSchema describes no object")
+        return name, Tool(
+            definition=definition,
+            invocation=self._invocation(self._forwarder.call_tool, definition),
+            decode=_decode_arguments,
+            to_result=lambda result: result,
+            label=f"tool {name}",
+            headers=header_parameters(schema, secrets=True),
+        )
+
+    def _prompt(self, definition: types.PromptDefinition) -> tuple[str, Prompt]:
+        name = _checked(definition.name)
+        invocation = self._invocation(self._forwarder.get_prompt, name)
+        return name, Prompt(definition=definition, invocation=invocation, decode=_decode_arguments)
+
+    def _resource(self, definition: types.ResourceDefinition) -> tuple[str, Resource]:
+        if not valid_uri(definition.uri):
+            raise SetupError("its uri is none")
+        invocation = self._invocation(self._forwarder.read, definition.uri)
+        return normalize_uri(definition.uri), Resource(definition=definition, invocation=invocation)
+
+    def _template(self, definition: types.TemplateDefinition) -> tuple[str, Template]:
+        return definition.uri_template, Template(
+            definition=definition,
+            template=UriTemplate(definition.uri_template),
+            invocation=self._invocation(self._forwarder.read),
+            decode=dict,
+            whole_uri=True,
+        )
+
+    def _complete(self, lists: list[dict[str, Any]], session: BackendSession) -> None:
+        """The completers of all arguments of prompts and templates, if the backend has any."""
+        completers = self._engine.completers
+        for kind, number in (("prompt", 1), ("resource", 3)):
+            names = {name: set(item.argument_names) for name, item in lists[number].items()}
+            for key in [key for key in completers if key[0] == f"ref/{kind}" and key[1] in self._items[number]]:
+                del completers[key]
+            if session.revision.completions_capability and "completions" not in session.negotiated.capabilities:
+                continue
+            for name, argument in ((name, each) for name, arguments in names.items() for each in arguments):
+                ref = {"type": f"ref/{kind}", "name" if kind == "prompt" else "uri": name}
+                invocation = self._invocation(self._forwarder.complete, ref, argument)
+                where = f"completion of {name}, {argument}"
+                completers[f"ref/{kind}", name, argument] = Completer(
+                    invocation=invocation, takes_arguments=True, where=where
+                )
+
+    # ── changes ──
+
+    async def _follow_lists(self) -> None:
+        """Listen to changes of lists, before they are read."""
+        if self._following is None or self._following.done():
+            ready = asyncio.Event()
+            self._following = self.run(self._listen_to_lists(ready))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ready.wait(), 1.0)
+
+    async def _listen_to_lists(self, ready: asyncio.Event) -> None:
+        def begun(changes: ChangeStream) -> None:
+            self._heard = changes.honoured
+            ready.set()
+
+        await self._listen(ListenFilter(True, True, True), begun)
+        ready.set()
+        self._heard, self._expires = ListenFilter(), 0.0
+
+    def _watch(self, uri: str, wanted: bool) -> None:
+        """Watch one URI more or less: the new stream is opened before the old one is closed."""
+        self._engine.resources.watch(uri, wanted)
+        (self._uris.add if wanted else self._uris.discard)(uri)
+        old, uris = self._watching, sorted(self._uris)[: self._limits.max_uris]
+        with suppress(RuntimeError):  # the loop has ended
+            self._watching = self.run(self._watch_all(uris, old))
+
+    async def _watch_all(self, uris: list[str], old: "asyncio.Task[None] | None") -> None:
+        def stop_old(*_: ChangeStream) -> None:
+            if old is not None:
+                old.cancel()
+
+        delay = self._limits.first_retry
+        try:
+            await asyncio.sleep(0.01)  # others may follow
+            if self._watching is not asyncio.current_task():
+                await asyncio.Event().wait()  # until the latest one has its stream
+            while uris:
+                await self._listen(ListenFilter(resource_subscriptions=uris), stop_old)
+                stop_old()
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, self._limits.max_retry)
+        finally:
+            stop_old()
+
+    async def _listen(self, wanted: ListenFilter, on_ready: Callable[[ChangeStream], None]) -> None:
+        """Pass on changes until the stream ends."""
+        with suppress(DovetailError, TimeoutError):
+            session = await self._backend.main()
+            async with session.listen(wanted) as changes:
+                on_ready(changes)
+                await self._pass_on(changes)
+
+    async def _pass_on(self, changes: ChangeStream) -> None:
+        async for change in changes:
+            if change.uri:
+                for uri in [each for each in self._uris if is_sub_resource(change.uri, each)]:
+                    self._engine.publish(Change("updated", uri))
+            else:
+                if self._fetching is not None:
+                    await asyncio.wait([self._fetching])  # which may have read the old list
+                await asyncio.wait([self._fetch_again()])
+                await asyncio.sleep(0.05)  # a backend may announce without end
+
+
+def _read_definition(raw: Raw, shape: Any) -> Any:
+    """A definition; if it can't be read, without the members that it can do without."""
+    with suppress(*UNREADABLE):
+        return msgspec.json.decode(raw, type=shape)
+    members = {name: value for name, value in jsonrpc.members(raw).items() if name not in OPTIONAL}
+    return msgspec.json.decode(jsonrpc.encode(members), type=shape)
+
+
+def _checked(name: str) -> str:
+    if not NAME.match(name):
+        raise SetupError("its name is not allowed")
+    return name
+
+
+def _decode_arguments(raw: Any) -> dict[str, Any]:
+    return {"arguments": require_object(raw)}

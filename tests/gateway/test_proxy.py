@@ -1,0 +1,709 @@
+"""Proxies: every client in front of every backend, dead and lying backends, and callers that share nothing."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from proxied_server import make_backend
+
+from dovetail import (
+    Change,
+    Client,
+    Context,
+    ElicitResult,
+    LogMessage,
+    ProtocolError,
+    Proxy,
+    ResourceLink,
+    Server,
+    ServerError,
+    SetupError,
+    ToolError,
+)
+from dovetail.auth.principal import Principal
+from dovetail.gateway.backends import BackendLimits
+from dovetail.protocol import revisions
+from http_serving import hosted, until
+
+pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
+HERE = Path(__file__).parent
+EVERY = [revision.name for revision in revisions.ALL]
+OLD, MODERN = "2025-11-25", "2026-07-28"
+BRISK = BackendLimits(first_retry=0.01, max_retry=0.05, refresh=0.0, list_wait=10.0)
+fronts = pytest.mark.parametrize("front", EVERY)
+backs = pytest.mark.parametrize("back", EVERY)
+eras = pytest.mark.parametrize("back", [OLD, MODERN])
+ways = pytest.mark.parametrize("way", ["memory", "stdio", "http"])
+live = pytest.mark.parametrize(("front", "back"), [("2025-06-18", OLD), (OLD, OLD), (OLD, MODERN), (MODERN, MODERN),
+                                                   ("2025-06-18", MODERN)])  # fmt: skip
+
+
+@asynccontextmanager
+async def target(way: str) -> AsyncIterator[Any]:
+    """The backend, in process, as a command or at a URL."""
+    if way == "memory":
+        yield make_backend()
+    elif way == "stdio":
+        yield [sys.executable, str(HERE / "proxied_server.py")]
+    else:
+        async with hosted(make_backend().asgi()) as url:
+            yield f"{url}/mcp"
+
+
+def liar(lie: str, era: str = OLD) -> list[str]:
+    return [sys.executable, str(HERE / "lying_server.py"), lie, era]
+
+
+@asynccontextmanager
+async def through(proxy: Server, front: str = MODERN, **options: Any) -> AsyncIterator[Client]:
+    async with Client(proxy, protocol_version=front, **options) as client:
+        yield client
+
+
+# ── every client, every backend ──
+
+
+@fronts
+@backs
+async def test_lists_and_calls(front: str, back: str) -> None:
+    proxy = Proxy(make_backend(), name="calendar", protocol_version=back)
+    async with through(proxy, front) as client:
+        tools = {tool.name: tool for tool in await client.list_tools()}
+        assert {"add", "point", "sound", "ask"} <= tools.keys()
+        number = await client.call_tool("add", {"a": 1, "b": 2})
+        assert number.text == "3"
+        assert number.data in (3, "3", {"result": 3})
+        point = await client.call_tool("point", {"x": 1, "y": 2})
+        if min(front, back) >= "2025-06-18":
+            assert point.structured == {"x": 1, "y": 2}
+        assert json.loads(point.text) == {"x": 1, "y": 2}
+        [sound] = (await client.call_tool("sound")).content
+        assert type(sound).__name__ == ("Audio" if min(front, back) >= "2025-03-26" else "Text")
+        [link] = (await client.call_tool("link")).content
+        assert isinstance(link, ResourceLink) == (min(front, back) >= "2025-06-18")
+        assert (await client.call_tool("marked")).meta["example.com/mark"] == 1
+        with pytest.raises(ToolError, match="cupboard is bare"):
+            await client.call_tool("fail")
+        with pytest.raises(ToolError, match="a: "):
+            await client.call_tool("add", {"a": "x", "b": 2})
+        with pytest.raises(ServerError, match="Unknown tool: nope"):
+            await client.call_tool("nope")
+
+
+@fronts
+@eras
+async def test_resources_prompts_and_completions(front: str, back: str) -> None:
+    async with through(Proxy(make_backend(), protocol_version=back), front) as client:
+        assert [each.uri for each in await client.list_resources()] == ["notes://all"]
+        assert [each.uri_template for each in await client.list_resource_templates()] == ["notes://{id}"]
+        assert (await client.read_resource("notes://all"))[0].text == "milk"
+        assert (await client.read_resource("notes://a%20b"))[0].blob == b"a b"
+        with pytest.raises(ServerError, match="not found") as missing:
+            await client.read_resource("other://x")
+        assert missing.value.code == revisions.BY_NAME[front].missing_resource_code
+        assert [each.name for each in await client.list_prompts()] == ["review"]
+        result = await client.get_prompt("review", {"code": "x"})
+        assert result.messages[0].content.text == "Review x"
+        completion = await client.complete(prompt="review", argument="code", value="a", context={"other": "b"})
+        assert list(completion.values) == ["a1", "b"]
+        completion = await client.complete(resource="notes://{id}", argument="id", value="a")
+        assert list(completion.values) == ["a2"]
+
+
+@ways
+@eras
+async def test_every_way_to_a_backend(way: str, back: str) -> None:
+    async with target(way) as where, through(Proxy(where, protocol_version=back)) as client:
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
+        results = await asyncio.gather(*(client.call_tool("add", {"a": n, "b": 0}) for n in range(30)))
+        assert [int(each.text) for each in results] == list(range(30))
+
+
+async def test_a_python_file_an_entry_and_a_config(tmp_path: Path) -> None:
+    entry = {"command": sys.executable, "args": [str(HERE / "proxied_server.py")]}
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"good": entry, "bad": {"url": "nowhere"}}}))
+    proxies = Proxy.from_config(config)
+    assert proxies.keys() == {"good", "bad"}
+    for proxy in (
+        Proxy(str(HERE / "proxied_server.py")),
+        Proxy(HERE / "proxied_server.py"),
+        Proxy(entry),
+        proxies["good"],
+    ):
+        async with through(proxy) as client:
+            assert (await client.call_tool("add", {"a": 1, "b": 2})).data == 3
+    async with through(proxies["bad"]) as client:
+        assert await client.list_tools() == []
+        with pytest.raises(ToolError, match="'bad' can't be reached: The server 'bad' can't be used: its \"url\""):
+            await client.call_tool("add")
+    assert "bad" in proxies["bad"].problem
+
+
+async def test_names_and_wrong_options() -> None:
+    assert Proxy("https://example.com/mcp").name == "example.com"
+    assert Proxy([sys.executable, "-u", "my server.py"]).name == "my-server"
+    assert Proxy(make_backend()).name == "backend"
+    for wrong in ({"allow": ["everything"]}, {"allow": "roots"}, {"headers": {}}, {"nonsense": 1}):
+        with pytest.raises(SetupError):
+            Proxy(make_backend(), **wrong)
+    with pytest.raises(SetupError, match="can't connect"):
+        Proxy(5)
+
+
+async def test_middleware_sees_decoded_results() -> None:
+    proxy, seen = Proxy(make_backend()), []
+
+    @proxy.middleware
+    async def look(request: Any, call_next: Any) -> Any:
+        result = await call_next(request)
+        seen.append(result)
+        return result
+
+    async with through(proxy) as client:
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).data == 3
+        assert (await client.call_tool("sound")).content[0].data == b"RIFF"
+    results = [each for each in seen if hasattr(each, "structured")]
+    assert results[0].structured == 3
+    assert results[1].content[0].data == b"RIFF"
+
+
+# ── progress, logs, cancellation, _meta ──
+
+
+@ways
+@eras
+@pytest.mark.parametrize("front", [OLD, MODERN])
+async def test_progress_and_logs(way: str, front: str, back: str) -> None:
+    heard: list[Any] = []
+    async with (
+        target(way) as where,
+        through(Proxy(where, name="calendar", protocol_version=back), front, log_handler=heard.append) as client,
+    ):
+        if front == OLD:
+            await client.set_log_level("info")
+        result = await client.call_tool("work", progress_handler=lambda *report: heard.append(report))
+        assert result.text == "done"
+        await until(lambda: len(heard) == 2)
+        assert (1, 2, "half") in heard
+        assert LogMessage("info", "working", "calendar.engine") in heard
+        heard.clear()
+        await client.call_tool("work")
+        await until(lambda: bool(heard))
+        assert all(isinstance(each, LogMessage) for each in heard)  # no token, no progress
+
+
+@ways
+@eras
+async def test_cancellation(way: str, back: str) -> None:
+    started = asyncio.Event()
+    async with target(way) as where, through(Proxy(where, protocol_version=back)) as client:
+        task = asyncio.create_task(client.call_tool("sleep", progress_handler=lambda *_: started.set()))
+        await asyncio.wait_for(started.wait(), 20)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_a_timeout_says_that_the_effect_is_unknown() -> None:
+    async with through(Proxy(make_backend(), name="calendar", timeout=0.2)) as client:
+        with pytest.raises(ToolError, match=r"'calendar' gave no answer in time.*effect is not known"):
+            await client.call_tool("sleep")
+
+
+@eras
+async def test_meta_passes_but_for_keys_of_one_hop(back: str) -> None:
+    async with through(Proxy(make_backend(), protocol_version=back)) as client:
+        given = {"traceparent": "00-1", "dovetail/idempotencyKey": "k", "dovetail/tags": ["x"]}
+        params = {"name": "meta", "arguments": {}, "_meta": given}
+        result = await client.request("tools/call", params)
+        assert json.loads(result["content"][0]["text"])["meta"] == {
+            "traceparent": "00-1",
+            "dovetail/idempotencyKey": "k",
+        }
+
+
+# ── questions ──
+
+
+def answers(seen: list[Any]) -> dict[str, Any]:
+    def elicit(request: Any) -> Any:
+        seen.append(request)
+        if request.mode == "url":
+            return ElicitResult("accept")
+        fields = request.fields
+        if "value" in fields:
+            return {"value": 7 if fields["value"]["type"] == "integer" else "Ada"}
+        return {name: (["red"] if part["type"] == "array" else "red" in name) for name, part in fields.items()}
+
+    return {"elicitation_handler": elicit, "sampling_handler": lambda _: "sampled", "roots": ["/tmp"]}
+
+
+@live
+@ways
+async def test_forms_pass(front: str, back: str, way: str) -> None:
+    seen: list[Any] = []
+    async with (
+        target(way) as where,
+        through(Proxy(where, name="calendar", protocol_version=back), front, **answers(seen)) as client,
+    ):
+        assert (await client.call_tool("ask")).text == "accept Ada"
+        assert seen[0].message == "[calendar] Your name?"
+        assert (await client.call_tool("twice")).text == "7 7"
+        assert (await client.call_tool("ask_rich")).text == "accept {'colours': ['red']}"
+        assert (await client.call_tool("by_hand")).text == "{'value': 'Ada'}"
+
+
+@pytest.mark.parametrize(("front", "back"), [(OLD, OLD), (OLD, MODERN), (MODERN, MODERN)])
+async def test_pages_pass(front: str, back: str) -> None:
+    seen: list[Any] = []
+    proxy = Proxy(make_backend(), name="calendar", protocol_version=back)
+    async with through(proxy, front, **answers(seen)) as client:
+        assert (await client.call_tool("visit")).text == "accept"
+        assert seen[0].url == "https://example.com/in"
+        assert seen[0].message == "[calendar] Sign in"
+        with pytest.raises((ToolError, ServerError)):
+            await client.call_tool("sign_in")
+
+
+@live
+async def test_sampling_and_roots_only_if_allowed(front: str, back: str) -> None:
+    for allow in ([], ["sampling", "roots"]):
+        proxy = Proxy(make_backend(), protocol_version=back, allow=allow)
+        async with through(proxy, front, **answers([])) as client:
+            for tool, expected in (("sample", "sampled"), ("roots", "file:///tmp")):
+                if allow:
+                    assert (await client.call_tool(tool)).text == expected
+                else:
+                    with pytest.raises((ToolError, ServerError), match=r"needs|declares"):
+                        await client.call_tool(tool)
+
+
+async def test_an_open_call_of_a_handshake_backend_is_not_there_yet() -> None:
+    async with through(Proxy(make_backend(), protocol_version=OLD), MODERN, **answers([])) as client:
+        with pytest.raises(ToolError, match="can't be asked across these revisions yet"):
+            await client.call_tool("ask")
+
+
+@pytest.mark.parametrize(("front", "back"), [(OLD, OLD), (OLD, MODERN), (MODERN, MODERN)])
+async def test_questions_pass_from_socket_to_socket(front: str, back: str) -> None:
+    """Several at once: each comes on the stream of its call."""
+    seen: list[Any] = []
+    async with (
+        target("http") as where,
+        hosted(Proxy(where, protocol_version=back).asgi()) as url,
+        Client(f"{url}/mcp", protocol_version=front, **answers(seen)) as client,
+    ):
+        calls = [client.call_tool("twice") for _ in range(5)]
+        assert [each.text for each in await asyncio.gather(*calls)] == ["7 7"] * 5
+    assert len(seen) == 10
+
+
+async def test_the_client_is_told_that_the_user_is_done_at_a_page() -> None:
+    done: list[str] = []
+    backend = make_backend()
+
+    @backend.tool
+    async def wait_there(ctx: Context) -> str:
+        return (await ctx.elicit_url("Sign in", "https://example.com/in", elicitation_id="x")).action
+
+    proxy = Proxy(backend, name="calendar", protocol_version=OLD)
+    async with through(proxy, OLD, elicitation_complete_handler=done.append, **answers([])) as client:
+        assert (await client.call_tool("wait_there")).text == "accept"
+        assert await backend.complete_elicitation("x")
+        await until(lambda: done == ["calendar:x"])
+
+
+async def test_a_client_that_can_not_be_asked() -> None:
+    for back in (OLD, MODERN):
+        async with through(Proxy(make_backend(), protocol_version=back), OLD) as client:
+            with pytest.raises(ToolError, match="elicitation"):
+                await client.call_tool("ask")
+
+
+# ── changes ──
+
+
+@ways
+@eras
+@pytest.mark.parametrize("front", [OLD, MODERN])
+async def test_changes_pass(way: str, front: str, back: str) -> None:
+    async with target(way) as where:
+        proxy = Proxy(where, protocol_version=back)
+        async with through(proxy, front) as client:
+            await client.list_tools()
+            async with client.listen(tools=True, uris=["notes://all"]) as changes:
+                heard: set[Change] = set()
+
+                async def hear(wanted: Change, tool: str) -> None:
+                    while wanted not in heard:  # the backend's own stream may not be open yet
+                        await client.call_tool(tool)
+                        try:
+                            heard.add(await asyncio.wait_for(anext(changes), 0.3))
+                        except TimeoutError:
+                            continue
+
+                if back == MODERN or way != "stdio":  # a handshake command has a process for each session
+                    await asyncio.wait_for(hear(Change("updated", "notes://all"), "update"), 20)
+                    await client.call_tool("grow")
+                    await asyncio.wait_for(until_listed(client, "grown"), 20)
+
+
+async def until_listed(client: Client, name: str) -> None:
+    while name not in [tool.name for tool in await client.list_tools(fresh=True)]:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def test_lists_are_fetched_again_if_the_backend_does_not_notify() -> None:
+    backend = make_backend(list_changed=False)
+    async with through(Proxy(backend, protocol_version=OLD, limits=BRISK)) as client:
+        await client.list_tools()
+        backend.add_tool(lambda: "x", name="late")
+        assert "late" in [tool.name for tool in await client.list_tools(fresh=True)]
+        backend.remove_tool("late")
+        assert "late" not in [tool.name for tool in await client.list_tools(fresh=True)]
+
+
+# ── backends that die ──
+
+
+class Restarting:
+    """A backend at one port, which dies and comes back."""
+
+    def __init__(self) -> None:
+        self._stack = AsyncExitStack()
+        self.port = 0
+
+    async def start(self, app: Any) -> str:
+        url = await self._stack.enter_async_context(hosted(app, self.port, is_killed=True))
+        self.port = int(url.rpartition(":")[2])
+        return f"{url}/mcp"
+
+    async def die(self) -> None:
+        await self._stack.aclose()
+        self._stack = AsyncExitStack()
+
+
+@eras
+async def test_a_dead_backend_is_a_clear_error_and_its_tools_stay(back: str) -> None:
+    backend = Restarting()
+    url = await backend.start(make_backend().asgi())
+    async with through(Proxy(url, name="calendar", protocol_version=back, limits=BRISK)) as client:
+        tools = await client.list_tools()
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
+        await backend.die()
+        for _ in range(3):
+            with pytest.raises(ToolError, match=r"The server 'calendar' (can't be reached|was lost)"):
+                await client.call_tool("add", {"a": 1, "b": 2})
+        assert await client.list_tools() == tools
+        await backend.start(make_backend().asgi())
+        await asyncio.wait_for(until_works(client), 20)
+        await backend.die()
+
+
+async def until_works(client: Client) -> None:
+    while (await client.call_tool("add", {"a": 1, "b": 2}, raise_on_error=False)).is_error:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@eras
+async def test_a_crash_in_mid_call(back: str) -> None:
+    proxy = Proxy(
+        [sys.executable, str(HERE / "proxied_server.py")], name="calendar", protocol_version=back, limits=BRISK
+    )
+    async with through(proxy) as client:
+        tools = await client.list_tools()
+        with pytest.raises(ToolError, match=r"'calendar' was lost during the request.*effect is not known"):
+            await client.call_tool("crash")
+        assert await client.list_tools() == tools
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_a_command_that_does_not_exist() -> None:
+    proxy = Proxy(["/no/such/command"], name="calendar", limits=BackendLimits(first_retry=60, max_retry=60))
+    proxy.add_tool(lambda: "local", name="local")
+    async with through(proxy) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["local"]
+        assert (await client.call_tool("local")).text == "local"
+        with pytest.raises(ServerError, match="'calendar' can't be reached"):
+            await client.read_resource("notes://all")
+    assert "no such command" in proxy.problem
+
+
+async def test_another_era_after_a_restart() -> None:
+    for first, then in ((MODERN, OLD), (OLD, MODERN)):
+        backend = Restarting()
+        url = await backend.start(only(first, make_backend().asgi()))
+        async with through(Proxy(url, name="calendar", limits=BRISK)) as client:
+            assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
+            await backend.die()
+            await backend.start(only(then, make_backend().asgi()))
+            await asyncio.wait_for(until_works(client), 20)
+        await backend.die()
+
+
+def only(era: str, app: Any) -> Any:
+    """An app that speaks one era only."""
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        headers = dict(scope.get("headers", ()))
+        version = headers.get(b"mcp-protocol-version", b"").decode()
+        asked = version or OLD  # `initialize` names none
+        if scope["type"] == "http" and (asked == MODERN) != (era == MODERN):
+            body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "no"}}).encode()
+            start = {"type": "http.response.start", "status": 400, "headers": [(b"content-type", b"application/json")]}
+            await send(start)
+            await send({"type": "http.response.body", "body": body})
+        else:
+            await app(scope, receive, send)
+
+    return serve
+
+
+# ── backends that lie ──
+
+
+async def test_items_that_can_not_be_used_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    async with through(Proxy(liar("items"), limits=BRISK), OLD) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["good", "odd_icon", "odd_output"]
+        await client.list_tools(fresh=True)
+    left_out = [each.getMessage() for each in caplog.records if "is left out" in each.getMessage()]
+    assert len(left_out) == len(set(left_out)) == 7
+
+
+async def test_pages_without_end() -> None:
+    async with through(Proxy(liar("pages"), limits=BackendLimits(max_items=50))) as client:
+        assert len(await client.list_tools()) == 50
+
+
+async def test_progress_without_end() -> None:
+    reports: list[Any] = []
+    async with through(Proxy(liar("progress"))) as client:
+        result = await client.call_tool("good", progress_handler=lambda *report: reports.append(report))
+        assert result.text == "ok"
+        assert len(reports) < 1000
+
+
+@pytest.mark.parametrize("lie", ["sampling", "roots", "odd_form", "no_form"])
+async def test_questions_that_may_not_be_asked(lie: str) -> None:
+    seen: list[Any] = []
+    async with through(Proxy(liar(lie)), OLD, **answers(seen)) as client:
+        refusal = json.loads((await client.call_tool("good")).text)
+        assert refusal["code"] == (-32601 if lie in ("sampling", "roots") else -32602)
+    assert not seen
+
+
+async def test_a_question_outside_of_a_call() -> None:
+    seen: list[Any] = []
+    async with through(Proxy(liar("question_outside")), OLD, **answers(seen)) as client:
+        assert (await client.call_tool("good")).text == "ok"
+    assert not seen
+
+
+@pytest.mark.parametrize("lie", ["content", "block", "kind", "structured", "type", "nothing"])
+async def test_results_that_do_not_fit(lie: str) -> None:
+    era = MODERN if lie in ("type", "nothing") else OLD
+    async with through(Proxy(liar(lie, era), name="calendar")) as client:
+        with pytest.raises(ToolError, match="The server 'calendar' gave a result that can't be read"):
+            await client.call_tool("good")
+
+
+async def test_a_modern_backend_that_asks_what_it_may_not() -> None:
+    async with through(Proxy(liar("asks_sampling", MODERN), name="calendar"), **answers([])) as client:
+        with pytest.raises(ToolError, match=r"The server 'calendar' asks sampling/createMessage.*not passed on"):
+            await client.call_tool("good")
+
+
+@pytest.mark.parametrize("front", [OLD, MODERN])
+async def test_errors_of_the_backend_pass_within_bounds(front: str) -> None:
+    async with through(Proxy(liar("error")), front) as client:
+        with pytest.raises(ServerError) as failure:
+            await client.call_tool("good")
+    assert failure.value.code == (-32603 if front == MODERN else -32050)
+    assert failure.value.message.startswith("bad line xxx")
+    assert len(failure.value.message) <= 501
+    assert failure.value.data == {"why": 1}
+
+
+async def test_a_backend_that_does_not_answer_costs_no_other_list() -> None:
+    limits = BackendLimits(list_wait=0.05)
+    async with through(Proxy(liar("slow_start"), limits=limits)) as client:
+        assert await client.list_tools() == []
+
+
+async def test_a_call_during_back_off_fails_at_once() -> None:
+    limits = BackendLimits(first_retry=60, max_retry=60)
+    proxy = Proxy(["/no/such/command"], name="calendar", limits=limits)
+    async with through(proxy) as client:
+        failures = await asyncio.gather(*(client.call_tool("x") for _ in range(10)), return_exceptions=True)
+    assert {type(each) for each in failures} == {ToolError}
+    assert all("'calendar' can't be reached" in str(each) for each in failures)
+
+
+# ── callers ──
+
+
+def caller(name: str) -> Principal:
+    return Principal(subject=name, client="app", issuer="test", key=name)
+
+
+@asynccontextmanager
+async def as_caller(proxy: Proxy, name: str | None, front: str = MODERN) -> AsyncIterator[Client]:
+    principal = None if name is None else caller(name)
+    async with Client(proxy, protocol_version=front, principal=principal) as client:
+        yield client
+
+
+async def session_of(client: Client) -> Any:
+    return json.loads((await client.call_tool("seen")).text)["session"]
+
+
+async def test_two_callers_never_share_a_session() -> None:
+    async with target("http") as where:
+        proxy = Proxy(where, protocol_version=OLD)
+        async with as_caller(proxy, "ann") as ann, as_caller(proxy, "bob") as bob, as_caller(proxy, "ann") as again:
+            first, second, third = [await session_of(each) for each in (ann, bob, again)]
+            assert first != second
+            assert first == third
+            assert await session_of(ann) == first
+        async with hosted(proxy.asgi()) as url, Client(f"{url}/mcp", protocol_version=MODERN) as anonymous:
+            assert len({await session_of(anonymous) for _ in range(3)}) == 3
+
+
+async def test_sessions_are_bounded() -> None:
+    async with target("http") as where:
+        proxy = Proxy(where, name="calendar", protocol_version=OLD, limits=BackendLimits(max_sessions=2))
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(as_caller(proxy, name)) for name in ("a", "b", "c")]
+            sessions = [await session_of(each) for each in clients]
+            assert len(set(sessions)) == 3  # the first was closed for the third
+            assert await session_of(clients[2]) == sessions[2]
+            assert await session_of(clients[0]) != sessions[0]
+            started = [asyncio.Event(), asyncio.Event()]
+            busy = [
+                asyncio.create_task(each.call_tool("sleep", progress_handler=lambda *_, event=event: event.set()))
+                for each, event in zip(clients[1:], started, strict=True)
+            ]
+            for event in started:
+                await asyncio.wait_for(event.wait(), 10)
+            with pytest.raises(ToolError, match="The server 'calendar' is busy"):
+                await clients[0].call_tool("add", {"a": 1, "b": 2})
+            for task in busy:
+                task.cancel()
+            await asyncio.gather(*busy, return_exceptions=True)
+
+
+async def test_an_idle_session_is_closed() -> None:
+    async with target("http") as where:
+        proxy = Proxy(where, protocol_version=OLD, limits=BackendLimits(idle=0.0))
+        async with as_caller(proxy, "ann") as ann:
+            first = await session_of(ann)
+            await asyncio.sleep(0)
+            assert await session_of(ann) != first
+
+
+@eras
+async def test_the_callers_token_is_never_passed_on(back: str) -> None:
+    asked: list[Any] = []
+
+    def auth(principal: Principal | None) -> str:
+        asked.append(principal)
+        return "gateway" if principal is None else f"token-of-{principal.subject}"
+
+    async with target("http") as where:
+        proxy = Proxy(where, protocol_version=back, auth=auth, headers={"X-Gateway": "1"})
+        async with as_caller(proxy, "ann") as ann, as_caller(proxy, "bob") as bob:
+            for name, client in (("ann", ann), ("bob", bob)):
+                headers = json.loads((await client.call_tool("seen")).text)["headers"]
+                assert headers["authorization"] == f"Bearer token-of-{name}"
+                assert headers["x-gateway"] == "1"
+    assert asked[0] is None  # for the lists
+    assert {each.subject for each in asked[1:]} == {"ann", "bob"}
+
+
+async def test_headers_of_a_client_are_not_passed_on() -> None:
+    async with target("http") as where, hosted(Proxy(where).asgi()) as url:
+        headers = {"Authorization": "Bearer secret", "X-Secret": "1", "Cookie": "a=b"}
+        async with Client(f"{url}/mcp", headers=headers) as client:
+            seen = json.loads((await client.call_tool("seen")).text)
+    assert not {"authorization", "x-secret", "cookie"} & seen["headers"].keys()
+
+
+@eras
+async def test_the_backend_sees_the_capabilities_of_the_client(back: str) -> None:
+    proxy = Proxy(make_backend(), protocol_version=back, allow=["roots"])
+    async with through(proxy, MODERN, **answers([])) as asked, through(proxy) as plain:
+        seen = json.loads((await asked.call_tool("seen")).text)["capabilities"]
+        assert seen == {"elicitation": {"form": {}, "url": {}}, "roots": {}}
+        assert json.loads((await plain.call_tool("seen")).text)["capabilities"] == {}
+
+
+async def test_calls_take_turns_on_a_pipe_if_the_client_can_be_asked() -> None:
+    command = [sys.executable, str(HERE / "proxied_server.py")]
+    seen: list[Any] = []
+    async with through(Proxy(command, protocol_version=OLD), OLD, **answers(seen)) as client:
+        results = await asyncio.gather(*(client.call_tool("ask") for _ in range(5)))
+        assert [each.text for each in results] == ["accept Ada"] * 5
+        pids = {(await client.call_tool("pid")).text for _ in range(3)}
+        assert len(pids) == 1
+
+
+async def test_arguments_that_are_headers_too() -> None:
+    backend = make_backend()
+    schema: Any = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+    schema["required"] = ["region"]
+    backend.add_tool(lambda region: region, name="near", input_schema=schema)
+    async with hosted(backend.asgi()) as url:
+        proxy = Proxy(f"{url}/mcp", auth=lambda principal: None if principal is None else "token")
+        async with hosted(proxy.asgi()) as front, Client(f"{front}/mcp") as client:
+            assert (await client.call_tool("near", {"region": "north"})).text == "north"
+        async with as_caller(proxy, "ann") as ann:
+            assert (await ann.call_tool("near", {"region": "south"})).text == "south"
+
+
+async def test_a_question_through_two_gateways() -> None:
+    seen: list[Any] = []
+    inner = Proxy(make_backend(), name="inner")
+    async with through(Proxy(inner, name="outer"), MODERN, **answers(seen)) as client:
+        assert (await client.call_tool("twice")).text == "7 7"
+    assert seen[0].message == "[outer] [inner] First?"
+
+
+@eras
+async def test_an_error_that_looks_like_a_refusal_runs_nothing_twice(back: str) -> None:
+    runs: list[int] = []
+    codes = [-32600, -32000] if back == OLD else [-32600]  # since 2026-07-28 there is no other one
+    backend = make_backend()
+
+    @backend.tool
+    def refuse(code: int) -> str:
+        runs.append(code)
+        raise ProtocolError("no", code=code)
+
+    async with through(Proxy(backend, protocol_version=back), OLD) as client:
+        for code in codes:
+            with pytest.raises(ServerError, match="no"):
+                await client.call_tool("refuse", {"code": code})
+    assert runs == codes
+
+
+async def test_an_error_of_a_tool_ends_no_session() -> None:
+    backend = make_backend()
+
+    @backend.tool
+    def refuse() -> str:
+        raise ProtocolError("no", code=-32000)
+
+    async with hosted(backend.asgi()) as url:
+        proxy = Proxy(f"{url}/mcp", protocol_version=OLD)
+        async with as_caller(proxy, "ann", OLD) as ann:
+            first = await session_of(ann)
+            with pytest.raises(ServerError):
+                await ann.call_tool("refuse")
+            assert await session_of(ann) == first
