@@ -39,8 +39,10 @@ fronts = pytest.mark.parametrize("front", EVERY)
 backs = pytest.mark.parametrize("back", EVERY)
 eras = pytest.mark.parametrize("back", [OLD, MODERN])
 ways = pytest.mark.parametrize("way", ["memory", "stdio", "http"])
-live = pytest.mark.parametrize(("front", "back"), [("2025-06-18", OLD), (OLD, OLD), (OLD, MODERN), (MODERN, MODERN),
-                                                   ("2025-06-18", MODERN)])  # fmt: skip
+live = pytest.mark.parametrize(
+    ("front", "back"),
+    [("2025-06-18", OLD), (OLD, OLD), (OLD, MODERN), (MODERN, MODERN), (MODERN, OLD), ("2025-06-18", MODERN)],
+)
 
 
 @asynccontextmanager
@@ -260,7 +262,7 @@ async def test_forms_pass(front: str, back: str, way: str) -> None:
         assert (await client.call_tool("by_hand")).text == "{'value': 'Ada'}"
 
 
-@pytest.mark.parametrize(("front", "back"), [(OLD, OLD), (OLD, MODERN), (MODERN, MODERN)])
+@pytest.mark.parametrize(("front", "back"), [(OLD, OLD), (OLD, MODERN), (MODERN, MODERN), (MODERN, OLD)])
 async def test_pages_pass(front: str, back: str) -> None:
     seen: list[Any] = []
     proxy = Proxy(make_backend(), name="calendar", protocol_version=back)
@@ -285,13 +287,24 @@ async def test_sampling_and_roots_only_if_allowed(front: str, back: str) -> None
                         await client.call_tool(tool)
 
 
-async def test_an_open_call_of_a_handshake_backend_is_not_there_yet() -> None:
-    async with through(Proxy(make_backend(), protocol_version=OLD), MODERN, **answers([])) as client:
-        with pytest.raises(ToolError, match="can't be asked across these revisions yet"):
-            await client.call_tool("ask")
+async def test_a_call_of_a_handshake_backend_stays_open() -> None:
+    seen: list[Any] = []
+    heard: list[Any] = []
+    proxy = Proxy(make_backend(), name="calendar", protocol_version=OLD, allow=["sampling", "roots"])
+    async with through(proxy, MODERN, **answers(seen)) as client:
+        assert (await client.call_tool("ask")).text == "accept Ada"
+        assert seen[0].message == "[calendar] Your name?"
+        assert (await client.call_tool("twice")).text == "7 7"
+        assert (await client.call_tool("visit")).text == "accept"
+        assert (await client.call_tool("sample")).text == "sampled"
+        assert (await client.call_tool("roots")).text == "file:///tmp"
+        await client.call_tool("work", progress_handler=lambda *report: heard.append(report))
+        assert heard == [(1, 2, "half")]
+        with pytest.raises(ToolError, match="cupboard"):
+            await client.call_tool("fail")
 
 
-@pytest.mark.parametrize(("front", "back"), [(OLD, OLD), (OLD, MODERN), (MODERN, MODERN)])
+@pytest.mark.parametrize(("front", "back"), [(OLD, OLD), (OLD, MODERN), (MODERN, MODERN), (MODERN, OLD)])
 async def test_questions_pass_from_socket_to_socket(front: str, back: str) -> None:
     """Several at once: each comes on the stream of its call."""
     seen: list[Any] = []

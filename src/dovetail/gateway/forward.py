@@ -15,6 +15,7 @@ from dovetail.client.handlers import read_elicitation
 from dovetail.client.results import LogMessage, decode
 from dovetail.engine.caller_state import state_owner
 from dovetail.engine.context import Context, request_of, send_log, wanted_level
+from dovetail.engine.open_calls import Asks, Failed, OpenCall, Outcome, open_calls_of
 from dovetail.engine.request_context import RequestContext, server_requests_of
 from dovetail.gateway.backends import Backend, Caller, printable, shape_capabilities
 from dovetail.protocol import jsonrpc, results, revisions
@@ -229,11 +230,6 @@ _READERS: dict[str, Callable[[str, Raw], InputRequest[Any]]] = {
 }
 
 
-async def ask_by_rounds(call: "Call", request: InputRequest[Any]) -> Raw:  # noqa: ARG001
-    """Ask a client of 2026-07-28 while the call of a handshake backend stays open."""
-    raise errors.ToolError(f"The client can't be asked across these revisions yet: {request.server_request.method}")
-
-
 # ── calls ──
 
 
@@ -243,9 +239,9 @@ class Call:
     def __init__(self, ctx: Context, questions: Questions) -> None:
         self.engine, self.context = request_of(ctx)
         self.level = wanted_level(ctx)
-        self._ctx = ctx
+        self.current: Callable[[], Context | None] = lambda: ctx  # of the request that waits
         self._questions = questions
-        self.ask = self._ask_live if not self.context.request.revision.input_required else partial(ask_by_rounds, self)
+        self.ask: Callable[[InputRequest[Any]], Awaitable[Raw]] = self._ask_live
         self._unsent: deque[Callable[[], Awaitable[None]]] = deque(maxlen=MAX_UNSENT)
         self._sending: asyncio.Task[None] | None = None
         request = self.context.request
@@ -266,17 +262,18 @@ class Call:
 
     def _progress(self, progress: float, total: float | None, message: str | None) -> None:
         text = None if message is None else message[:MAX_MESSAGE]
-        self._send(partial(self._ctx.report_progress, progress, total, text))
+        if (ctx := self.current()) is not None:
+            self._send(partial(ctx.report_progress, progress, total, text))
 
     def log(self, params: Raw) -> None:
         if self.level is None or len(params) > MAX_LOG_BYTES:
             return
         with suppress(*UNREADABLE):
             given = msgspec.json.decode(params, type=LogMessage)
-            if passes_level(given.level, self.level):
+            if passes_level(given.level, self.level) and (ctx := self.current()) is not None:
                 name = self._questions.name
                 logger = name if given.logger is None else f"{name}.{printable(given.logger)}"
-                self._send(partial(send_log, self._ctx, given.level, given.data, logger))
+                self._send(partial(send_log, ctx, given.level, given.data, logger))
 
     def _send(self, notify: Callable[[], Awaitable[None]]) -> None:
         self._unsent.append(notify)
@@ -382,11 +379,21 @@ class Forwarder:
     ) -> tuple[Raw, _Head, Revision] | InputRequired:
         call = Call(ctx, self._questions)
         state = RoundState()
-        if isinstance(given := ctx.request_state, dict):
-            state = msgspec.convert(given, RoundState)
-            params |= self._answers(call.context, state, ctx.input_responses)
         try:
-            raw, revision = await self._send(call, method, params)
+            if isinstance(given := ctx.request_state, dict) and "call" not in given:
+                state = msgspec.convert(given, RoundState)
+                params |= self._answers(call.context, state, ctx.input_responses)
+            if given is not None and "call" in given:
+                outcome = await open_calls_of(call.engine).resume(given, ctx.input_responses, call.context)
+                reply = self._read_outcome(outcome)
+            elif await self._stays_open(call):
+                run = partial(self._run_open, call, method, params)
+                reply = self._read_outcome(await open_calls_of(call.engine).begin(call.context, run))
+            else:
+                reply = await self._send(call, method, params)
+            if isinstance(reply, InputRequired):
+                return reply
+            raw, revision = reply
             head = decode(method, raw, _Head)
             if head.result_type not in ("complete", INPUT_REQUIRED):
                 raise errors.BadResponse(f"its resultType is {printable(head.result_type, 50)}")
@@ -414,6 +421,31 @@ class Forwarder:
                     if refused is not None or not session.is_over:
                         raise
                     refused = failure, session.revision  # perhaps because the backend has another revision now
+
+    # ── calls of a handshake backend that asks a client of 2026-07-28 ──
+
+    async def _stays_open(self, call: Call) -> bool:
+        if not call.context.request.revision.input_required or not call.caller.capabilities:
+            return False
+        return (await self._backend.main()).revision.handshake
+
+    async def _run_open(self, call: Call, method: str, params: dict[str, Any], opened: OpenCall) -> bytes:
+        """The work of an open call: the backend's revision and its result."""
+        call.ask = opened
+        call.current = lambda: None if opened.context is None else Context(call.engine, opened.context)
+        try:
+            raw, revision = await self._send(call, method, params)
+        except (errors.DovetailError, TimeoutError) as failure:
+            raise self._explain(failure, method, call.context) from None
+        return b"%b %b" % (revision.name.encode(), raw)
+
+    def _read_outcome(self, outcome: Outcome) -> tuple[Raw, Revision] | InputRequired:
+        if isinstance(outcome, Asks):
+            return InputRequired(outcome.requests, state=outcome.state)
+        if isinstance(outcome, Failed):
+            raise outcome.error
+        name, _, raw = outcome.value.partition(b" ")
+        return Raw(raw), revisions.BY_NAME[name.decode()]
 
     # ── input_required of a backend ──
 
