@@ -28,6 +28,8 @@ Examples:
   dovetail run package.module:server --transport http --port 9000
   dovetail run server.py --transport http --host 0.0.0.0 --workers 4 --allowed-hosts mcp.example.com
   dovetail run server.py --transport http --state redis://127.0.0.1:6379/0
+  dovetail run mcp.json --transport http           all servers that an mcp.json names, behind one URL
+  dovetail run https://example.com/mcp             that server over stdio, for hosts that only start commands
 
 Every option can also be set by an environment variable: --max-body-bytes by DOVETAIL_MAX_BODY_BYTES. Ctrl-C ends it,
 with the exit code 0.
