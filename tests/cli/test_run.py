@@ -209,6 +209,68 @@ def test_options(write: Write, ran: list, words: str, options: dict[str, Any]) -
     assert ran[1:] == [("plain", "http", {})]
 
 
+# ── gateways and bridges ──
+
+
+SHOP = {"command": "python", "args": ["shop.py"]}
+
+
+def config(write: Write, **servers: Any) -> None:
+    write(json.dumps({"mcpServers": servers}), "mcp.json")
+
+
+@pytest.mark.parametrize(
+    ("servers", "words"),
+    [
+        ({"shop": SHOP}, "starts commands (shop)"),
+        ({"shop": SHOP, "notes": {"url": "https://notes.example/mcp"}}, "starts commands (shop)"),
+        ({"notes": {"url": "https://notes.example/mcp", "headers": {"X-Key": "secret"}}}, "sends your headers (notes)"),
+    ],
+)
+def test_a_gateway_that_could_harm_its_user_is_not_open_to_the_network(
+    write: Write, ran: list, servers: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config(write, **servers)
+    typed = run("mcp.json", "--transport", "http", "--host", "0.0.0.0")
+    monkeypatch.setenv("DOVETAIL_HOST", "::")
+    for result, host in ((typed, "0.0.0.0"), (run("mcp.json", "--transport", "http"), "::")):
+        assert (result.exit_code, ran) == (1, [])
+        assert f"mcp.json {words}, which all who reach host={host!r} could use" in result.output
+        assert "set DOVETAIL_API_KEYS=alice:key1,bob:key2" in result.output
+        assert "secret" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "words"),
+    [
+        ("missing.json", 2, "missing.json can't be read"),
+        ("mcp.json:nothing", 2, "mcp.json has no server nothing"),
+        ("mcp.json:broken", 2, "The server 'broken' can't be used"),
+        ("mcp.json", 1, "Error: mcp.json has no server that can be used"),
+        ("ftp://host.example/mcp", 2, "a URL has to begin with http:// or https://"),
+        ("https://ada:secret@host.example/mcp", 2, "the URL holds a user or a password"),
+        ("https://host.example/mcp --transport http", 2, "a URL is served over stdio"),
+        ("server.py --name other", 2, "--name: only for an mcp.json or a URL"),
+    ],
+)
+def test_what_can_not_be_a_gateway(write: Write, ran: list, target: str, code: int, words: str) -> None:
+    write(PLAIN)
+    config(write, broken={"command": "a", "url": "https://b"}, off={"command": "a", "disabled": True})
+    result = run(*target.split())
+    assert (result.exit_code, ran) == (code, [])
+    assert words in result.output
+    assert "secret" not in result.output
+
+
+def test_a_program_loads_nothing_of_gateways(write: Write) -> None:
+    write(PLAIN + "import sys\nserver.run = lambda *words, **options: print(*sys.modules)\n")
+    command = [sys.executable, "-m", "dovetail.cli", "run", "server.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PROMPTLY)
+    loaded = done.stdout.split()
+    assert "dovetail.cli.run" in loaded
+    assert not [name for name in loaded if name.startswith(("dovetail.client", "dovetail.cli.gateway"))]
+
+
 # ── the real thing ──
 
 

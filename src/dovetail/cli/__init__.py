@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dovetail.cli import connect as connect
     from dovetail.cli import dev as dev
     from dovetail.cli import doctor as doctor
+    from dovetail.cli import gateway as gateway
     from dovetail.cli import given_arguments as given_arguments
     from dovetail.cli import inspect as inspect
     from dovetail.cli import install as install
@@ -20,6 +21,6 @@ if TYPE_CHECKING:
     from dovetail.cli import show as show
 
 __getattr__ = lazy_modules(
-    __name__, "ask", "bench", "commands", "connect", "dev", "doctor", "given_arguments", "inspect", "install", "lint",
-    "new", "run", "show",
+    __name__, "ask", "bench", "commands", "connect", "dev", "doctor", "gateway", "given_arguments", "inspect",
+    "install", "lint", "new", "run", "show",
 )  # fmt: skip

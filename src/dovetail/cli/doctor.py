@@ -35,7 +35,9 @@ EXTRAS = {
     "watchfiles": ("watch", "quicker news of changed files"),
 }
 PREFIX = "DOVETAIL_"
-OTHER_VARIABLES = ("TRANSPORT", "CONSOLE", "CONSOLE_REMOTE", "LOG_LEVEL", "SECRET", "TOKEN", "CLIENT_TOKEN", "API_KEYS")
+OTHER_VARIABLES = (
+    "TRANSPORT", "NAME", "CONSOLE", "CONSOLE_REMOTE", "LOG_LEVEL", "SECRET", "TOKEN", "CLIENT_TOKEN", "API_KEYS",
+)  # fmt: skip
 KNOWN = {name.upper() for name in (*KINDS, *OTHER_VARIABLES)}
 STATE_TIMEOUT = 5.0  # seconds
 

@@ -1,16 +1,20 @@
 """`dovetail run`: serves the server of a target over stdio or HTTP."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 import dovetail
-from dovetail.cli.target import BadTarget, load_target
+from dovetail import cli
+from dovetail.cli.target import BadTarget, load_target, split_config_target
 from dovetail.errors import SetupError
 from dovetail.registry.registration import NAMES, SWITCH, TEXT, Kind
 from dovetail.transports.http.options import KINDS, STATE, HttpOptions, read_option
+
+if TYPE_CHECKING:
+    from dovetail.server import Server
 
 BUNDLED = "dovetail.reference:create_server"
 
@@ -24,6 +28,8 @@ Examples:
   dovetail run package.module:server --transport http --port 9000
   dovetail run server.py --transport http --host 0.0.0.0 --workers 4 --allowed-hosts mcp.example.com
   dovetail run server.py --transport http --state redis://127.0.0.1:6379/0
+  dovetail run mcp.json --transport http           all servers that an mcp.json names, behind one URL
+  dovetail run https://example.com/mcp             that server over stdio, for hosts that only start commands
 
 Every option can also be set by an environment variable: --max-body-bytes by DOVETAIL_MAX_BODY_BYTES. Ctrl-C ends it,
 with the exit code 0.
@@ -119,14 +125,24 @@ def console_options(function: Function) -> Function:
     "--transport", type=click.Choice(["stdio", "http"]), envvar="DOVETAIL_TRANSPORT",
     help="How clients reach it. [default: stdio; http for the bundled server]",
 )  # fmt: skip
+@click.option(
+    "--name", metavar="TEXT", envvar="DOVETAIL_NAME",
+    help="Name of the server for an mcp.json or a URL. [default: the folder of the file, or the host]",
+)  # fmt: skip
 @console_options
 @http_options(*HELP)
 def command(
-    target: str | None, transport: str | None, console: bool | None, console_remote: bool, **options: Any
+    target: str | None,
+    transport: str | None,
+    name: str | None,
+    console: bool | None,
+    console_remote: bool,
+    **options: Any,
 ) -> None:
     """Serve TARGET: a Python file, file.py:name or package.module:name.
 
-    Without TARGET the bundled reference server is served.
+    An mcp.json is served as a gateway to all its servers, and the URL of a server as one on stdio. Without TARGET the
+    bundled reference server is served.
     """
     transport = transport or ("stdio" if target else "http")
     given = {name: value for name, value in options.items() if value is not None}
@@ -139,7 +155,7 @@ def command(
     if console is None:
         console = console_remote or target is None
     try:
-        server = load_target(target or BUNDLED)
+        server = _load_server(target or BUNDLED, name, given if transport == "http" else None)
         if console:
             given["routes"] = dovetail.Console(server, remote=console_remote).routes()
         server.run(transport, **given)  # type: ignore[arg-type]  # click has checked it
@@ -147,6 +163,15 @@ def command(
         raise click.UsageError(str(failure)) from None
     except SetupError as failure:
         raise click.ClickException(str(failure)) from None
+
+
+def _load_server(target: str, name: str | None, http: dict[str, Any] | None) -> "Server":
+    if "://" in target or split_config_target(target) is not None:
+        server: Server = cli.gateway.load_gateway(target, name, http)
+        return server
+    if _typed(name=name is not None):
+        raise click.UsageError("--name: only for an mcp.json or a URL; a program names its server itself")
+    return load_target(target)
 
 
 def _typed(**switches: bool | None) -> list[str]:

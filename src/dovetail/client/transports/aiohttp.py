@@ -12,6 +12,7 @@ from dovetail import __version__
 from dovetail.auth.fetch import is_allowed_address
 from dovetail.client.auth import AUTHORIZATION, AuthChallenge, Credentials, OutgoingRequest
 from dovetail.client.transports.base import Backoff, Headers, RequestTimeouts, ServerUrl
+from dovetail.client.transports.environment import HttpProxy, find_proxy, tls_context
 from dovetail.errors import BadResponse, ConnectionLost, SetupError
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ class HttpClient:
         self._headers = headers
         self._credentials = credentials
         self._in_private_network = True  # until a connection to a public address is made
+        self._proxy: HttpProxy | None = None
+        self._proxy_options: dict[str, Any] = {}
         self._session: aiohttp.ClientSession | None = None
         self.failures: tuple[type[Exception], ...] = ()
 
@@ -128,10 +131,21 @@ class HttpClient:
             raise SetupError(f"Client: a URL needs aiohttp; {install}") from None
         self._aiohttp: Any = aiohttp
         self.failures = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+        self._proxy = find_proxy(self.server_url.origin)
+        added: Headers = {}
+        if self._proxy is not None:
+            self._in_private_network = False  # where the server is, only the proxy knows
+            self._proxy_options = {"proxy": self._proxy.url, "proxy_headers": self._proxy.headers}
+            added = self._proxy.headers if self.server_url.origin[0] == "http" else {}  # a tunnel leads to the server
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS, socket_factory=self._socket),
+            connector=aiohttp.TCPConnector(
+                limit=0,
+                keepalive_timeout=KEEPALIVE_SECONDS,
+                socket_factory=self._socket,
+                ssl=tls_context(self.server_url.url, self._proxy_options.get("proxy", "")) or True,
+            ),
             timeout=aiohttp.ClientTimeout(total=None, connect=self.limits.connect_timeout),
-            headers={"User-Agent": f"dovetail/{__version__}", "Accept-Encoding": "identity", **self._headers},
+            headers={"User-Agent": f"dovetail/{__version__}", "Accept-Encoding": "identity", **added, **self._headers},
             auto_decompress=False,
         )
 
@@ -176,12 +190,19 @@ class HttpClient:
                 raise ConnectionLost("the client was closed")
             try:
                 raw = await self._session.request(
-                    method, request.url, headers={**headers, **added}, data=body, allow_redirects=False
+                    method,
+                    request.url,
+                    headers={**headers, **added},
+                    data=body,
+                    allow_redirects=False,
+                    **self._proxy_options,
                 )
             except self.failures as failure:
                 raise self.connection_error(failure) from None
             try:
                 response = HttpResponse(raw, self)
+                if response.status == 407 and self._proxy is not None:
+                    response.detail = f"{self._proxy.shown} wants another user and password"
                 is_challenge = response.status in AUTH_STATUSES and retries < 4
                 if is_challenge and await self._answer_challenge(request, response, added):
                     retries += 1
@@ -222,19 +243,24 @@ class HttpClient:
         return None
 
     def connection_error(self, failure: Exception) -> ConnectionLost:
-        return ConnectionLost(f"{self.server_url.shown}: {self._describe(failure)}")
+        way = "" if self._proxy is None else f", through {self._proxy.shown}"
+        return ConnectionLost(f"{self.server_url.shown}{way}: {self._describe(failure)}")
 
     def _describe(self, failure: Exception) -> str:
         aiohttp = self._aiohttp
         if isinstance(failure, (aiohttp.ConnectionTimeoutError, TimeoutError)):
             return f"no connection within {self.limits.connect_timeout:g} s"
         if isinstance(failure, aiohttp.ClientConnectorDNSError):
-            return "there is no such host"
+            return "there is no such host" if self._proxy is None else "there is no such proxy"
         if isinstance(failure, (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)):
             return "no secure connection: its certificate is not valid here, or it does not speak TLS"
         if isinstance(failure, aiohttp.ClientConnectorError):
             number = failure.os_error.errno  # a failure of several addresses has an errno but no text
-            return f"can't connect: {os.strerror(number) if number else 'it can not be reached'}"
+            where = " to the proxy" if isinstance(failure, aiohttp.ClientProxyConnectionError) else ""
+            return f"can't connect{where}: {os.strerror(number) if number else 'it can not be reached'}"
+        if isinstance(failure, aiohttp.ClientHttpProxyError):
+            wanted = "; it wants another user and password" if failure.status == 407 else ""
+            return f"the proxy does not connect to the server, and answers {failure.status}{wanted}"
         if isinstance(failure, aiohttp.ClientResponseError):
             return "it does not speak HTTP as it should"
         return "the connection broke"

@@ -219,18 +219,18 @@ _NOT_IN_A_URL = re.compile(r"[\x00-\x20\x7f\\]")
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
-_Origin = tuple[str, str, int]  # scheme, host, port
+Origin = tuple[str, str, int]  # scheme, host, port
 
 
 class ServerUrl(NamedTuple):
     """The URL of a server, checked; its origin is the only one that requests go to."""
 
     url: str
-    origin: _Origin
+    origin: Origin
 
     @classmethod
     def parse(cls, url: str) -> "ServerUrl":
-        split, problem = _split_url(url)
+        split, problem = split_url(url)
         if split is None:
             raise SetupError(f"Client: can't connect to {_printable(url)!r}: {problem}")
         if split.username is not None or split.password is not None:
@@ -253,7 +253,7 @@ class ServerUrl(NamedTuple):
             url = reference if _NOT_IN_A_URL.search(reference) else urljoin(base or self.url, reference)
         except ValueError:
             url = reference
-        split, problem = _split_url(url)
+        split, problem = split_url(url)
         named = f"the server names {_printable(reference)!r}"
         if split is None or split.username is not None or split.password is not None:
             raise BadResponse(f"{named}, which can't be used: {problem or 'credentials'}")
@@ -267,7 +267,7 @@ def page_url(url: str) -> str | None:
 
     None for anything else, and for `https://bank.example@evil.example`, which misleads the user.
     """
-    split, _ = _split_url(url)
+    split, _ = split_url(url)
     try:
         host = "" if split is None else (split.hostname or "").encode("idna").decode().lower()
     except UnicodeError:
@@ -285,7 +285,7 @@ def _printable(url: str) -> str:
     return re.split("[?#]", shown, maxsplit=1)[0][:_MAX_SHOWN_CHARS]
 
 
-def _split_url(url: str) -> tuple[SplitResult | None, str]:
+def split_url(url: str) -> tuple[SplitResult | None, str]:
     """The parts of a usable URL, or the problem with it."""
     if _NOT_IN_A_URL.search(url):
         return None, "it holds spaces, backslashes or control characters"
@@ -299,7 +299,7 @@ def _split_url(url: str) -> tuple[SplitResult | None, str]:
     return (split, "") if split.hostname else (None, "it has no host")
 
 
-def _origin(split: SplitResult) -> _Origin:
+def _origin(split: SplitResult) -> Origin:
     default_port = _PORTS[split.scheme]
     return split.scheme, (split.hostname or "").lower(), split.port if split.port is not None else default_port
 
