@@ -23,7 +23,7 @@ from dovetail.transports.http.origin import is_loopback
 KEYS_VARIABLE, TOKEN_VARIABLE = "DOVETAIL_API_KEYS", "DOVETAIL_CLIENT_TOKEN"
 
 
-def load_gateway(target: str, name: str | None, http: Any) -> Any:
+def load_gateway(target: str, name: str | None, http: Any) -> dovetail.Server:
     """The server for a URL, `mcp.json` or `mcp.json:name`. `http`: the options of `Server.run`; None for stdio."""
     found = split_config_target(target)
     if "://" not in target and found is not None:
@@ -42,20 +42,17 @@ def _sign_in() -> Any:
     return dovetail.client.OAuth(client_name="Dovetail", tokens=dovetail.client.TokenFile())
 
 
-def _gateway(path: str, only: str, name: str | None, http: Any) -> Any:
+def _gateway(path: str, only: str, name: str | None, http: Any) -> dovetail.Server:
     """A server with the servers of a file, each under its name; or with one of them alone, under its own names."""
     servers = {only: cli.connect.configured_server(path, only)} if only else _usable_servers(path)
     has_keys = http is not None and KEYS_VARIABLE in os.environ
     auth: Any = {"auth": dovetail.auth.ApiKeys.from_env(KEYS_VARIABLE)} if has_keys else {}
-    gateway: Any = dovetail.Server(name or _folder_name(path), **auth)
+    gateway = dovetail.Server(name or _folder_name(path), **auth)
     if http is not None and not has_keys:
         _refuse_open_gateway(path, servers, gateway.http_options(http, running=True).host)
-    proxies = dovetail.Proxy.from_config(path)
     sign_in = _sign_in() if http is None else None  # over HTTP, all callers would use the sign-in of one user
     for each, server in servers.items():
-        proxy = proxies[each]
-        if sign_in is not None and server.needs_auth:
-            proxy = dovetail.Proxy(server.target, name=each, auth=sign_in, headers=server.options["headers"] or None)
+        proxy = dovetail.Proxy(server, name=each, auth=sign_in if server.needs_auth else None)
         gateway.mount(proxy, namespace=None if only else namespace_of(each))
     return gateway
 
