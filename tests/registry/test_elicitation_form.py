@@ -453,6 +453,8 @@ SECRETS = (
     "password", "Passwd", "api_key", "apiKey", "API_KEY", "access_token", "credit_card", "cvv", "token",
     "user_password", "userPassword", "password2", "github_token", "githubToken", "cardNumber", "my_APIKey",
     *("openai_api_key", "secret", "client_secret", "pwd", "passphrase", "privateKey", "refresh_token", "cvc"),
+    *("passcode", "secret_key", "api_secret", "api_token", "access_key", "auth_token", "bearer_token"),
+    "credit_card_number",
 )  # fmt: skip
 
 

@@ -312,3 +312,16 @@ SPHINX = """Find notes.
 )
 def test_styles(text: str, summary: str | None, descriptions: dict[str, str]) -> None:
     assert split_docstring(inspect.cleandoc(text)) == (summary, descriptions)
+
+
+def test_every_heading_and_field() -> None:
+    arguments = "Args, Arguments, Parameters, Params, Keyword Args, Keyword Arguments, Other Parameters"
+    dropped = "Returns, Return, Yields, Yield, Raises, Raise, Except, Exceptions"
+    for heading in (*arguments.split(", "), *dropped.split(", ")):
+        described = {"a": "One."} if heading in arguments.split(", ") else {}
+        assert split_docstring(f"Add.\n\n{heading}:\n    a: One.") == ("Add.", described), heading
+        assert split_docstring(f"Add.\n\n{heading}\n----\na : int\n    One.") == ("Add.", described), heading
+    for field in ("param", "parameter", "arg", "argument", "key", "keyword"):
+        assert split_docstring(f"Add.\n\n:{field} int a: One.") == ("Add.", {"a": "One."}), field
+    for field in ("type", "return", "returns", "rtype", "raises", "raise", "except", "exception", "yields"):
+        assert split_docstring(f"Add.\n\n:{field} a: One.") == ("Add.", {}), field

@@ -254,7 +254,9 @@ async def test_typed_results_have_a_schema_and_others_none() -> None:
     ],
 )
 async def test_the_output_policy(options: dict[str, Any], returns: Any, has_schema: bool) -> None:
-    tool = compile_tool(returning(returns), {"name": "t", **options})
+    function = returning(returns)
+    tool = compile_tool(function, {"name": "t", **options})
+    assert tool.handler is function
     assert (tool.definition.output_schema is not None) is has_schema
     assert tool.output_schema == tool.definition.output_schema
     by_server = compile_tool(returning(returns), {"name": "t"}, output=options.get("output", "auto"))
