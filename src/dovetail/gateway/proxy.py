@@ -186,7 +186,7 @@ class _Connection:
             raise SetupError(self._problem)
         options: dict[str, Any] = {**self._options, "capabilities": capabilities, "cache": False}
         options["auth"] = await call_maybe_async(self._auth, principal) if self._asks_auth else self._auth
-        if self._in_process and self.per_caller and options["auth"] is None:
+        if self._in_process and self.per_caller and self._auth is None:
             options["principal"] = principal
         return BackendSession(make_transport(self.target, options), options, on_complete)  # type: ignore[arg-type]
 
