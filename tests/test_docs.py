@@ -33,6 +33,7 @@ import pytest
 import dovetail
 from documented import PAGES, PROGRAMS, REVISIONS, ROOT, load, served
 from dovetail import Client, ElicitRequest, Field, Server, ServerError, ToolAnnotations, ToolError, ToolRegistry
+from dovetail.auth.principal import Principal
 from dovetail.client.config import ClientOptions
 from dovetail.engine.options import ServerOptions
 from dovetail.registry.prompts import PromptOptions
@@ -245,6 +246,10 @@ async def add_an_appointment(client: Client) -> None:
     )(client)
 
 
+async def tell_the_problems(client: Client) -> None:
+    assert (await client.call_tool("problems")).data.keys() == {"archive"}
+
+
 async def repeat_a_transfer(client: Client) -> None:
     order = {"to": "ada", "amount": 5}
     both = [await client.call_tool("transfer", order, idempotency_key="order-17") for _ in range(2)]
@@ -314,7 +319,8 @@ ANSWERS: dict[str, Any] = {
 
 
 def fill_in(question: ElicitRequest) -> Any:
-    return next(answer for beginning, answer in ANSWERS.items() if question.message.startswith(beginning))
+    message = re.sub(r"^\[\w+\] ", "", question.message)  # the name of the server that asks, behind a gateway
+    return next(answer for beginning, answer in ANSWERS.items() if message.startswith(beginning))
 
 
 def take_the_first(question: ElicitRequest) -> Any:
@@ -324,6 +330,9 @@ def take_the_first(question: ElicitRequest) -> Any:
 
 ASKED: dict[str, dict[str, Any]] = {
     **{name: {"elicitation_handler": fill_in} for name in ("asking", "asking_forms", "asking_url", "asking_by_hand")},
+    "gateway": {"sampling_handler": lambda _: "Short.", "roots": ["file:///a"]},
+    "gateway_eras": {"elicitation_handler": fill_in},
+    "gateway_callers": {"principal": Principal(subject="alice")},
     "asking_models": {"elicitation_handler": fill_in, "sampling_handler": lambda _: "Short.", "roots": ["file:///a"]},
     **{name: {"elicitation_handler": take_the_first} for name in ("replay", "dependencies_asking")},
 }
@@ -337,6 +346,19 @@ SCENARIOS: dict[str, list[Step]] = {
         call("close_the_library", gives=True),
         refuse("tools/call", name="search_books", says="Unknown tool: search_books"),
     ],
+    "gateway": [
+        call("hotel_nights", arrival="2026-01-01", departure="2026-03-01", gives=59),
+        call("reader_summarise", text="A long text.", gives="Short."),
+        fail("reader_folders", says="The server 'reader' needs what this gateway does not pass on: roots"),
+        fail("archive_find", says="The server 'archive' can't be reached: "),
+        tell_the_problems,
+    ],
+    "gateway_eras": [
+        read("books://library/all", gives='["dune","emma"]'),
+        call("notes_delete_note", note_id="1", gives="Deleted."),
+        call("travel_book", gives="7 nights in Rome, lunch, dinner, slow"),
+    ],
+    "gateway_callers": [call("calendar_whoami", gives="alice-at-work")],
     "client_answers": [],  # it has a test of its own
     "asking": [call("delete_note", note_id="1", gives="Deleted."), call("delete_note", note_id="2", gives="Kept.")],
     "asking_forms": [call("book", gives="7 nights in Rome, lunch, dinner, slow")],
@@ -545,6 +567,19 @@ async def test_a_program_is_reached_over_http_in_every_way() -> None:
             assert {result.data for result in said} == {f"Sun in {city}."}
     async with served("http_long_calls") as url, Client(f"{url}/mcp") as client:
         assert (await client.call_tool("render", {"frames": 1})).data == "1 frames"
+
+
+async def test_three_eras_are_behind_one_endpoint() -> None:
+    async with served("gateway_eras") as url:
+        for revision in ("2025-06-18", *REVISIONS):
+            async with Client(f"{url}/mcp", protocol_version=revision, elicitation_handler=fill_in) as client:
+                await read("books://library/dune/summary", gives="[en] A desert planet.")(client)
+                await call("notes_delete_note", note_id="2", gives="Kept.")(client)
+
+
+async def test_a_caller_without_a_key_for_the_backend_is_not_passed_on() -> None:
+    async with Client(load("gateway_callers").server, principal=Principal(subject="bob")) as client:
+        await call("calendar_whoami", gives="anonymous")(client)
 
 
 async def ask(url: str, verb: str = "GET", **options: Any) -> aiohttp.ClientResponse:

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from dovetail import Console, Context, Field, Icon, Image, ResourceLink, Server, ToolError
+from dovetail import Console, Context, Field, Icon, Image, Proxy, ResourceLink, Server, ToolError, ToolRegistry
 
 PIXEL = base64.b64decode(  # a PNG of one blue pixel
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVQI12NgUHgAAAFCAQGrLSapAAAAAElFTkSuQmCC"
@@ -218,6 +218,24 @@ def greeting(
 @server.completion(prompt="greeting", argument="language")
 def languages(value: str) -> list[str]:
     return [language for language in LANGUAGES if language.startswith(value.lower())]
+
+
+# ── mounts ──
+
+
+calendar = Server("calendar", version="1.0.0")
+
+
+@calendar.tool
+def appointments(day: str) -> int:
+    """How many there are on a day."""
+    return len(day)
+
+
+DEAD = "http://127.0.0.1:9/hush-hush?key=hush"  # the discard port: nothing listens there
+server.mount(Proxy(calendar, name="calendar"), namespace="office")
+server.mount(Proxy(DEAD, name="archive"), namespace="archive")
+server.mount(ToolRegistry(), namespace="sums")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail import Console, Server, SetupError, ToolError
+from dovetail import Console, Proxy, Server, SetupError, ToolError
 from dovetail.console import metrics
 from dovetail.console.metrics import Histogram, Metrics, session_summary
 from dovetail.protocol.jsonrpc import encode
@@ -338,6 +338,46 @@ async def test_sessions_are_shown_without_what_opens_them() -> None:
         await wire.raw("DELETE").done()
         event = await event_when(viewer, lambda event: event["sessions_total"] == 0)
         assert event["sessions"] == []
+        viewer.leave()
+        await viewer.done()
+
+
+def mounting_server() -> Server:
+    server, office, notes = (Server(name, version="1.0.0") for name in ("desk", "office", "notes"))
+    notes.add_tool(lambda: "text", name="read", description="Read.")
+    notes.add_resource("notes://all", lambda: "milk", name="all")
+    office.mount(Proxy(notes, protocol_version="2025-06-18"), namespace="notes")
+    server.mount(office, namespace="office")
+    server.mount(Proxy("http://127.0.0.1:9/hush?key=hush", name="dead"))
+    server.mount(Proxy(["no-such-command", "--key", "hush"], name="gone"))
+    return server
+
+
+async def test_mounts_are_told_with_their_state_and_without_secrets() -> None:
+    server = mounting_server()
+    async with serving(server, routes=Console(server).routes()) as app:
+        viewer = viewer_of(app)
+        before = await viewer.message()
+        assert [each["backend"] and each["backend"]["state"] for each in before["mounts"]] == [
+            None,
+            *["not connected"] * 3,
+        ]
+        assert (await ask(app, "/ready")).json == {"status": "ok"}
+        await HttpWire(app).call("office_notes_read")
+        event = await event_when(viewer, lambda event: event["mounts"][1]["backend"]["latency"] is not None)
+        office, notes, dead, gone = event["mounts"]
+        assert (event["mounts_total"], office["kind"], office["backend"]) == (4, "server", None)
+        assert (notes["name"], notes["namespace"], notes["kind"]) == ("notes", "office_notes", "proxy")
+        assert notes["counts"] == office["counts"] == {"tools": 1, "resources": 1, "prompts": 0}
+        assert (notes["backend"]["state"], notes["backend"]["revision"]) == ("reachable", "2025-06-18")
+        assert (dead["backend"]["target"], dead["backend"]["state"]) == ("http://127.0.0.1:9/…", "unreachable")
+        assert (gone["backend"]["target"], gone["backend"]["state"]) == ("no-such-command …", "unreachable")
+        assert dead["backend"]["problem"]
+        assert b"hush" not in viewer.raw
+        for path in ("/ready", "/health/ready"):
+            probe = await ask(app, path)
+            assert (probe.status, probe.json) == (200, {"status": "ok", "unreachable": ["dead", "gone"]})
+        assert (await ask(app, "/health")).json == {"status": "ok"}
         viewer.leave()
         await viewer.done()
 

@@ -220,6 +220,21 @@ def test_requests_sessions_and_subscriptions_are_watched_live(tab: ConsolePage) 
     assert main.get_by_role("img").count() >= 1  # a chart that can be read aloud
 
 
+def test_mounts_are_shown_with_their_state_and_without_secrets(tab: ConsolePage) -> None:
+    tab.call("office_appointments", day="monday")
+    tab.sees(tab.result, "6")
+    tab.switch("Live")
+    mounts = tab.page.get_by_role("region", name="Mounts")
+    for name, words in {
+        "calendar": ["office", "proxy: the server 'calendar' of this process", "reachable", MODERN, "1", " ms"],
+        "archive": ["proxy: http://127.0.0.1:9/…", "unreachable: "],
+        "ToolRegistry": ["sums", "registry", "here"],
+    }.items():
+        for word in words:
+            tab.sees(mounts.get_by_role("row", name=name), word)
+    assert "hush" not in tab.page.content()
+
+
 @pytest.mark.parametrize("section", ["tools", "live"])
 def test_nothing_is_in_the_way_of_people_with_disabilities(tab: ConsolePage, axe: str, section: str) -> None:
     if section == "tools":

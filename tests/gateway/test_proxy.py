@@ -403,6 +403,17 @@ class Restarting:
         self._stack = AsyncExitStack()
 
 
+async def test_a_dead_backend_costs_others_no_call_and_tells_no_secret_of_its_url() -> None:
+    server = Server("desk")
+    server.mount(Proxy("http://127.0.0.1:9/s3cret/mcp", name="dead"))
+    server.mount(Proxy(make_backend()), namespace="live")
+    async with through(server) as client:
+        assert (await client.call_tool("live_add", {"a": 1, "b": 2})).text == "3"
+        with pytest.raises(ToolError, match=r"'dead' can't be reached: .*http://127.0.0.1:9/…") as failure:
+            await client.call_tool("unknown")
+        assert "s3cret" not in str(failure.value)
+
+
 @eras
 async def test_a_dead_backend_is_a_clear_error_and_its_tools_stay(back: str) -> None:
     backend = Restarting()

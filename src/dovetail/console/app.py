@@ -100,7 +100,7 @@ class Console:
         self._assets = load_assets()
         metrics = Metrics()
         server.middleware(metrics.measure)
-        self._live = LiveMetrics(metrics, HEADERS)
+        self._live = LiveMetrics(server.engine, metrics, HEADERS)
 
     def routes(self) -> dict[str, App]:
         """The pages, by their paths."""

@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from dovetail.engine.dispatch import CallNext
+from dovetail.engine.engine import Engine
 from dovetail.errors import Busy
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
@@ -35,6 +36,7 @@ LONG_LIVED = frozenset({"subscriptions/listen"})  # counted, but neither running
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 MAX_VIEWERS = 20
 MAX_SESSIONS = 100
+MAX_MOUNTS = 100
 MAX_URIS = 50  # of one session
 MAX_TEXT = 300  # characters of a client's name or a URI
 TICK_DELAY = 0.02  # seconds after a full second: timers may fire a little early
@@ -116,7 +118,8 @@ class Metrics:
 class LiveMetrics:
     """Server-sent events for the pages that watch a server."""
 
-    def __init__(self, metrics: Metrics, headers: dict[str, str]) -> None:
+    def __init__(self, engine: Engine, metrics: Metrics, headers: dict[str, str]) -> None:
+        self._engine = engine
         self._metrics = metrics
         self._viewers = 0
         headers = {**headers, "content-type": "text/event-stream", "x-accel-buffering": "no"}
@@ -154,6 +157,7 @@ class LiveMetrics:
             total, seen = await overview.sessions(MAX_SESSIONS)
         except StoreUnavailable:  # a later event has them again
             total, seen = 0, []
+        mounts = [] if self._engine.mounts is None else self._engine.mounts.status()
         return {
             "time": round(time.time(), 3),
             **self._metrics.snapshot(),
@@ -162,6 +166,8 @@ class LiveMetrics:
             "sessions_total": total,
             "subscriptions": overview.subscriptions,
             "state": overview.state,
+            "mounts": mounts[:MAX_MOUNTS],
+            "mounts_total": len(mounts),
         }
 
 

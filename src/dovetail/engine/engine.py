@@ -34,7 +34,7 @@ from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
     from dovetail.engine.audit import AuditTrail
-    from dovetail.engine.mounts import Mounts
+    from dovetail.engine.mounts import BackendStatus, Mounts
     from dovetail.engine.open_calls import OpenCalls
     from dovetail.engine.request_state import Sealer
     from dovetail.engine.result_cache import ResultCache
@@ -64,6 +64,7 @@ class Engine:
         self.lease_timings = LeaseTimings()
         self.parent: Engine | None = None  # where it is mounted; with its state, its secrets and its lease
         self.mounts: Mounts | None = None  # from the first one on
+        self.backend_status: Callable[[], BackendStatus] | None = None  # of a proxy
         self.before_list: list[Callable[[RequestContext], Awaitable[None]]] = []  # fetch catalogs from elsewhere
         self._state: StateBackend | None = None  # until it is needed, or set
         self._random_name = os.urandom(8).hex()

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from dovetail import engine as lazy
@@ -40,6 +41,26 @@ KINDS = {"tools": ("tools",), "prompts": ("prompts",), "resources": ("direct", "
 def _catalogs(engine: "Engine") -> dict[str, Catalog[Any]]:
     direct, templates = engine.resources.direct, engine.resources.templates
     return {"tools": engine.tools, "prompts": engine.prompts, "direct": direct, "templates": templates}
+
+
+class BackendStatus(msgspec.Struct, frozen=True):
+    """A server elsewhere, as its proxy knows it."""
+
+    target: str  # without the parts that may hold a secret
+    state: str  # "reachable", "unreachable" or "not connected"
+    problem: str  # why it is unreachable
+    revision: str | None
+    latency: float | None  # milliseconds, the median of the last calls
+
+
+class MountStatus(msgspec.Struct, frozen=True):
+    """A mounted server or registry."""
+
+    name: str
+    namespace: str
+    kind: str  # "server", "registry" or "proxy"
+    counts: dict[str, int]  # of the tools, resources and prompts that came along
+    backend: BackendStatus | None
 
 
 class Entry(NamedTuple):
@@ -157,6 +178,13 @@ class Mount:
         for kind, known in self._entries.items():
             self.apply(kind, dict.fromkeys(known))
 
+    def status(self, path: str) -> "MountStatus":
+        """`path`: the namespace, with those of the servers around it."""
+        status = None if self.engine is None else self.engine.backend_status
+        kind = "registry" if self.engine is None else "server" if status is None else "proxy"
+        counts = {name: sum(len(self._entries.get(each, ())) for each in kinds) for name, kinds in KINDS.items()}
+        return MountStatus(self.name, path, kind, counts, None if status is None else status())
+
     # ── URIs ──
 
     def is_own(self, uri: str) -> bool:
@@ -223,6 +251,16 @@ class Mounts:
     def path_of(self, child: "Engine") -> str:
         namespaces = [mount.namespace for mount in self._mounts if mount.engine is child]
         return f"{self._engine.path}{''.join(namespaces) or f'({child.info.name})'}/"
+
+    def status(self, path: str = "") -> list[MountStatus]:
+        """All mounts, each followed by those of the mounted server."""
+        found: list[MountStatus] = []
+        for mount in tuple(self._mounts):
+            own = "_".join(filter(None, (path, mount.namespace)))
+            found.append(mount.status(own))
+            if mount.engine is not None and mount.engine.mounts is not None:
+                found += mount.engine.mounts.status(own)
+        return found
 
     def tools_below(self) -> list[Catalog[Tool]]:
         below = [each for child in self.engines() if child.mounts is not None for each in child.mounts.tools_below()]
@@ -343,14 +381,15 @@ class Mounts:
         if context.request.method == "resources/list":
             work += [(mount, mount.child.resources.refresh_files()) for mount in children]
         outcomes = await asyncio.gather(*(each for _, each in work), return_exceptions=True)
+        for mount in tuple(self._mounts):
+            self._sync(mount, mount.sources)
         wanted = getattr(context.request.params, "name", "")
+        is_found = (self._engine.prompts if context.request.method == "prompts/get" else self._engine.tools).get(wanted)
         for (mount, _), outcome in zip(work, outcomes, strict=True):
-            if isinstance(outcome, ToolError) and wanted.startswith(mount.namespace):
+            if isinstance(outcome, ToolError) and is_found is None and wanted.startswith(mount.namespace):
                 raise outcome  # a backend that can't be reached may have what is called
             if isinstance(outcome, Exception) and not isinstance(outcome, ToolError):
                 log.error("the lists of %r could not be brought up to date", mount.name, exc_info=outcome)
-        for mount in tuple(self._mounts):
-            self._sync(mount, mount.sources)
 
     def relay(self, child: "Engine", change: Change) -> None:
         """Publish a change of a child, as one of the parent."""

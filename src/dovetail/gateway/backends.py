@@ -2,6 +2,8 @@
 
 import asyncio
 import contextvars
+import re
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +29,8 @@ REFUSALS = frozenset(
     {errors.UNSUPPORTED_VERSION, errors.HEADER_MISMATCH, errors.INVALID_REQUEST, 400, 404, 405, 406, 415}
 )
 MODERN_REFUSALS = REFUSALS | {-32000}  # of handshake servers; it may be an error of a tool, so it ends no session
+
+URL_PATH = re.compile(r"(https?://[^/\s]+)/[^\s:,;'\"]+")
 
 
 class BackendLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +58,11 @@ def printable(text: object, longest: int = 500) -> str:
     whole = str(text)
     cut = "".join(each if each.isprintable() else " " for each in whole[:longest]).strip()
     return f"{cut}…" if len(whole) > longest else cut
+
+
+def describe_failure(failure: Exception) -> str:
+    """A failure of the connection, for a client: without the paths of URLs, which may hold a secret."""
+    return URL_PATH.sub(r"\1/…", printable(failure))
 
 
 class Caller(NamedTuple):
@@ -164,6 +173,7 @@ class Backend:
         self.name = name
         self.limits = limits
         self.failure = ""  # why it can't be reached
+        self.latencies = deque[float](maxlen=20)  # seconds, of the last calls
         self.tool_headers: ToolHeaders = {}
         self._make_session = make_session
         self._per_caller = per_caller
@@ -190,6 +200,13 @@ class Backend:
     def in_backoff(self) -> bool:
         return asyncio.get_running_loop().time() < self._retry_at
 
+    @property
+    def revision(self) -> str | None:
+        """The revision of the session that is open; None if none is."""
+        if self._main is None or self._main.is_over or not self._main.opening.done():
+            return None
+        return self._main.opening.result().revision.name
+
     def unreachable(self, reason: str) -> Unreachable:
         return Unreachable(f"The server {self.name!r} can't be reached: {reason}")
 
@@ -203,7 +220,7 @@ class Backend:
                 session = await self._make_session(principal, capabilities)
                 await session.open(self._timeout)
             except (errors.DovetailError, TimeoutError, OSError) as failure:
-                reason = printable(failure)
+                reason = describe_failure(failure)
                 if isinstance(failure, errors.NotSignedIn) and self._per_caller and principal is not None:
                     raise self.unreachable(reason) from None  # which says nothing about other callers
                 self.failure = reason

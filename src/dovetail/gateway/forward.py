@@ -1,6 +1,7 @@
 """Requests of clients, passed on to a backend; its results, errors and questions, passed back."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -17,7 +18,7 @@ from dovetail.engine.caller_state import state_owner
 from dovetail.engine.context import Context, request_of, send_log, wanted_level
 from dovetail.engine.open_calls import Asks, Failed, OpenCall, Outcome, open_calls_of
 from dovetail.engine.request_context import RequestContext, server_requests_of
-from dovetail.gateway.backends import Backend, Caller, printable, shape_capabilities
+from dovetail.gateway.backends import Backend, Caller, describe_failure, printable, shape_capabilities
 from dovetail.protocol import jsonrpc, results, revisions
 from dovetail.protocol.capabilities import Completion, passes_level
 from dovetail.protocol.elicitation import InputRequest, InputRequired, ServerRequest, render_form, restore_content
@@ -416,7 +417,10 @@ class Forwarder:
                     own[CAPABILITIES_KEY] = shape_capabilities(call.caller.capabilities, session.revision)
                 try:
                     given = {**params, "_meta": {**call.meta, **own}} if call.meta or own else params
-                    return await session.carry(call, method, given), session.revision
+                    began = time.monotonic()
+                    raw = await session.carry(call, method, given)
+                    self._backend.latencies.append(time.monotonic() - began)
+                    return raw, session.revision
                 except errors.ServerError as failure:
                     if refused is not None or not session.is_over:
                         raise
@@ -483,7 +487,7 @@ class Forwarder:
 
     def _explain(self, failure: Exception, method: str, context: RequestContext) -> Exception:
         """What the client gets to see."""
-        words = printable(failure.message if isinstance(failure, errors.ServerError) else failure)
+        words = printable(failure.message) if isinstance(failure, errors.ServerError) else describe_failure(failure)
         match failure:
             case errors.ToolError() | errors.ProtocolError() | errors.SetupError():
                 return failure

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
@@ -25,6 +26,7 @@ from dovetail.client.subscriptions import ChangeStream, is_sub_resource
 from dovetail.client.transports.base import Transport, cancel_and_wait
 from dovetail.engine.call_tool import require_object
 from dovetail.engine.engine import Engine
+from dovetail.engine.mounts import BackendStatus
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Change, Hub
 from dovetail.errors import METHOD_NOT_FOUND, BadResponse, DovetailError, ServerError, SetupError
@@ -80,6 +82,8 @@ class Proxy(Server):
             lifespan=partial(self._serving, lifespan),
             **{"declare": FEATURES, **options},
         )
+        self._target = _shown(connect.target)
+        self.engine.backend_status = lambda: self.status
         self._backend = Backend(
             self.name,
             partial(connect.make, self._elicitation_complete),
@@ -99,6 +103,13 @@ class Proxy(Server):
     def problem(self) -> str:
         """Why the backend can't be reached; empty if it can, as far as is known."""
         return self._backend.failure
+
+    @property
+    def status(self) -> BackendStatus:
+        """What is known of the backend, for people."""
+        problem, revision, latencies = self._backend.failure, self._backend.revision, self._backend.latencies
+        state = "unreachable" if problem else "reachable" if revision else "not connected"
+        return BackendStatus(self._target, state, problem, revision, 1000 * median(latencies) if latencies else None)
 
     @asynccontextmanager
     async def _serving(self, lifespan: Callable[[Any], Any] | None, owner: Any) -> AsyncIterator[Any]:
@@ -141,6 +152,17 @@ def _name_of(target: Any) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", found)[:64] or "proxy"
 
 
+def _shown(target: Any) -> str:
+    """A target for people: paths, queries and arguments are left out, for they may hold a secret."""
+    if isinstance(target, Server):
+        return f"the server {target.name!r} of this process"
+    words = [target] if isinstance(target, str) else [str(each) for each in target or ()]
+    if words and "://" in words[0]:
+        parts = urlsplit(words[0])
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/…"
+    return Path(words[0]).name + (" …" if words[1:] else "") if words else ""
+
+
 class _Connection:
     """How sessions with the backend are made."""
 
@@ -164,7 +186,7 @@ class _Connection:
             raise SetupError(self._problem)
         options: dict[str, Any] = {**self._options, "capabilities": capabilities, "cache": False}
         options["auth"] = await call_maybe_async(self._auth, principal) if self._asks_auth else self._auth
-        if self._in_process and self.per_caller and options["auth"] is None:
+        if self._in_process and self.per_caller and self._auth is None:
             options["principal"] = principal
         return BackendSession(make_transport(self.target, options), options, on_complete)  # type: ignore[arg-type]
 

@@ -39,6 +39,9 @@ export class LiveSection {
     this.latency = new LineChart({ title: "Latency", lines: ["p50", "p90", "p99"], write: milliseconds });
     this.methods = el("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Requests by method" });
     this.sessions = el("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Connected sessions" });
+    this.mounts = el("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Mounted servers" });
+    const head = el("header", { class: "bar" }, el("h3", {}, "Mounted servers"));
+    this.mounted = region("Mounts", "pane", head, this.mounts);
     this.trouble = el("div", { role: "status", hidden: true });
     this.traffic = new MessagesView("Traffic", "Every message of this page will be here.");
     this.element = el(
@@ -48,6 +51,7 @@ export class LiveSection {
       this.trouble,
       el("dl", { class: "tiles", "aria-label": "Figures" }, tiles),
       el("div", { class: "charts" }, this.rate.element, this.latency.element),
+      this.mounted,
       el(
         "div",
         { class: "charts" },
@@ -116,6 +120,9 @@ export class LiveSection {
     FIGURES.forEach(([, write], at) => (this.values[at].textContent = write(event)));
     this.rate.draw(this.samples);
     this.latency.draw(this.samples);
+    const mounts = Array.isArray(event.mounts) ? event.mounts.filter(isObject) : [];
+    show(this.mounted, mounts.length > 0);
+    fill(this.mounts, drawMounts(mounts, event.mounts_total));
     fill(this.methods, drawMethods(event.methods));
     fill(this.sessions, drawSessions(Array.isArray(event.sessions) ? event.sessions : [], event.sessions_total));
   }
@@ -164,9 +171,43 @@ function drawSessions(sessions, total) {
       cells.map((cell) => el("td", {}, cell)),
     );
   });
-  const rest =
-    total > sessions.length ? el("p", { class: "muted" }, `and ${number(total - sessions.length)} more`) : null;
-  return [table(["Id", "Client", "Revision", "Since", "Idle", "Subscriptions"], rows), rest];
+  const heads = ["Id", "Client", "Revision", "Since", "Idle", "Subscriptions"];
+  return [table(heads, rows), drawRest(total - sessions.length)];
+}
+
+function drawMounts(mounts, total) {
+  const rows = mounts.map((mount) => {
+    const backend = isObject(mount.backend) ? mount.backend : null;
+    const counts = isObject(mount.counts) ? mount.counts : {};
+    const cells = [
+      shortened(mount.name, 60),
+      mount.namespace ? el("code", {}, shortened(mount.namespace, 60)) : "–",
+      backend ? `${mount.kind}: ${shortened(backend.target, 80)}` : shortened(mount.kind, 20),
+      drawState(backend),
+      shortened(backend?.revision ?? "–", 20),
+      ...["tools", "resources", "prompts"].map((kind) => number(counts[kind])),
+      milliseconds(backend?.latency),
+    ];
+    return el(
+      "tr",
+      {},
+      cells.map((cell) => el("td", {}, cell)),
+    );
+  });
+  const heads = ["Name", "Namespace", "Is", "State", "Revision", "Tools", "Resources", "Prompts", "Latency"];
+  return [table(heads, rows), drawRest(total - mounts.length)];
+}
+
+/** In words: a colour alone is not for all. */
+function drawState(backend) {
+  if (!backend) return "here";
+  if (!backend.problem) return shortened(backend.state, 20);
+  const words = `${backend.state}: ${backend.problem}`;
+  return el("span", { class: "error-text", title: shortened(words, 500) }, shortened(words, 120));
+}
+
+function drawRest(count) {
+  return count > 0 ? el("p", { class: "muted" }, `and ${number(count)} more`) : null;
 }
 
 function table(heads, rows) {

@@ -150,7 +150,10 @@ class HttpApp:
             await request.refuse_method(b"GET, HEAD", "GET this path")
             return
         status = self._readiness() if request.route in READY_PATHS else OK
-        body = b"" if request.method == "HEAD" else encode({"status": status})
+        told: dict[str, Any] = {"status": status}
+        if request.route in READY_PATHS and (unreachable := self._unreachable_backends()):
+            told["unreachable"] = unreachable
+        body = b"" if request.method == "HEAD" else encode(told)
         await request.response.json(200 if status == OK else 503, body, [(b"cache-control", b"no-store")])
 
     def _readiness(self) -> str:
@@ -161,6 +164,11 @@ class HttpApp:
         if failure is None:
             return OK
         return "state store full" if isinstance(failure, StoreFull) else "state store out of reach"
+
+    def _unreachable_backends(self) -> list[str]:
+        """The names of backends that proxies can't reach. A gateway is ready without them: the others are served."""
+        mounts = [] if self._engine.mounts is None else self._engine.mounts.status()
+        return [each.name for each in mounts if each.backend is not None and each.backend.problem]
 
     async def _ensure_started(self) -> "RunningApp":
         running = self._running
