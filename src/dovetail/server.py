@@ -217,8 +217,8 @@ class Server:
 
     async def refresh(self) -> None:
         """Run the functions of `on_refresh` in every worker that shares the state; then notify clients, once."""
-        if self.engine.refresher is not None:
-            await self.engine.refresher.refresh()
+        if (refresher := self.engine.root.refresher) is not None:
+            await refresher.refresh()
 
     async def complete_elicitation(self, elicitation_id: str) -> bool:
         """Notify the client that the user is done at the URL of a `ctx.elicit_url`. False if there is no such client.

@@ -34,7 +34,7 @@ from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
     from dovetail.engine.audit import AuditTrail
-    from dovetail.engine.mounts import Mounts
+    from dovetail.engine.mounts import Mount, Mounts
     from dovetail.engine.open_calls import OpenCalls
     from dovetail.engine.request_state import Sealer
     from dovetail.engine.result_cache import ResultCache
@@ -62,7 +62,7 @@ class Engine:
         most = options.max_threads
         self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), share=max(1, most // 2))
         self.lease_timings = LeaseTimings()
-        self.parent: Engine | None = None  # where it is mounted; with its state, its secrets and its lease
+        self.mount: Mount | None = None  # where it is mounted
         self.mounts: Mounts | None = None  # from the first one on
         self.before_list: list[Callable[[RequestContext], Awaitable[None]]] = []  # fetch catalogs from elsewhere
         self._state: StateBackend | None = None  # until it is needed, or set
@@ -136,8 +136,14 @@ class Engine:
         return list(dict.fromkeys(found))
 
     def on_refresh(self, function: Callable[[], Any]) -> None:
+        self.open_refresher().add(function)
+
+    def open_refresher(self) -> Refresher:
+        """The refresher, made if there is none; servers above it have to run its functions too."""
         self.refresher = self.refresher or Refresher(self)
-        self.refresher.add(function)
+        if self.parent is not None:
+            self.parent.open_refresher()
+        return self.refresher
 
     def use(self, middleware: Middleware) -> None:
         self._middleware.append(middleware)
@@ -228,13 +234,13 @@ class Engine:
     def rules_of(self, context: RequestContext) -> Rules:
         """What a session has enabled and disabled for itself, by names of the server that it knows."""
         session = context.request.session
-        return () if session is None or self.parent is not None else session.rules
+        return () if session is None or context.served not in (None, self) else session.rules
 
     async def read(
         self, uri: str, context: RequestContext, call: Callable[..., Any] = call_function
     ) -> ReadResourceResult:
         """Read as the caller of a request; `call` runs the function."""
-        if self.mounts is not None and (source := self.mounts.resource(uri)) is not None:
+        if self.mounts is not None and (source := self.mounts.resource(uri, self.rules_of(context))) is not None:
             found: ReadResourceResult = await lazy.mounts.read_mounted(self, context, source, uri, is_request=False)
             return found
         contents = await self.resources.read(
@@ -260,8 +266,8 @@ class Engine:
         """Notify the subscriptions, if changes are announced at all; may be called from any thread."""
         if change.uri or self.options.list_changed:
             self.apply_change(change)
-        if self.parent is not None and self.parent.mounts is not None:
-            self.parent.mounts.relay(self, change)
+        if self.mount is not None:
+            self.mount.relay(change)
 
     def forget_contents(self, change: Change, *, from_other_worker: bool) -> None:
         """Drop what is cached of resources that have changed, also of mounted ones."""
@@ -279,6 +285,10 @@ class Engine:
     # ── what a mounted server has from the server that runs ──
 
     @property
+    def parent(self) -> "Engine | None":
+        return None if self.mount is None else self.mount.parent
+
+    @property
     def root(self) -> "Engine":
         """The engine that is mounted nowhere: this one, or that above all others."""
         return self if self.parent is None else self.parent.root
@@ -286,7 +296,7 @@ class Engine:
     @property
     def path(self) -> str:
         """The place of a mounted server, in keys of the store; empty for the root."""
-        return "" if self.parent is None or self.parent.mounts is None else self.parent.mounts.path_of(self)
+        return "" if self.mount is None else self.mount.path
 
     def mounted_engines(self) -> "list[Engine]":
         return [] if self.mounts is None else self.mounts.engines()

@@ -139,13 +139,14 @@ class Renaming(msgspec.Struct, frozen=True):
             definition_ = replace(item.definition, uri_template=uri)
             changes: dict[str, Any] = {"template": UriTemplate(uri), "directory": None, "guarded": {}}
             return replace(item, definition=definition_, mounted=mounted, cache=None, **changes)
-        changes = {"cache": None, "path": None, "describe": None, "folder": None}
+        folder = None if item.folder is None else rename_uri(item.folder, self.namespace)
+        changes = {"cache": None, "path": None, "describe": None, "folder": folder}
         return replace(item, definition=replace(item.definition, uri=uri), mounted=mounted, **changes)
 
     def _tool(self, tool: Tool) -> Tool:
         own = tool.name
         if self.is_routed:
-            tool = replace(tool, route=Mounted(self.mount, own), rewrite=None)
+            tool = replace(tool, route=Mounted(self.mount, own), rewriter=None)
         if own in self.transforms:
             tool = registry.transforms.transform_tool(tool, self.transforms[own], f"{self.where}, tool {own}")
         name = check_name(self._name(tool.name), f"{self.where}, tool {own}")

@@ -96,12 +96,12 @@ def transform_tool(tool: Tool, transform: ToolTransform, where: str) -> Tool:
     definition = _definition(tool.definition, transform.options, where, name, schema)
     if definition == tool.definition:
         raise SetupError(f"{where}: its ToolTransform changes nothing; leave it out, or say what shall be different")
-    rewriter = _Rewriter(tool, name, schema, changes)
+    rewriter = Rewriter(tool, name, schema, changes)
     return msgspec.structs.replace(
         tool,
         definition=definition,
         decode=rewriter.decode,
-        rewrite=rewriter.rewrite,
+        rewriter=rewriter,
         label=f"tool {name}",
         headers=tool.headers if changes is None else header_parameters(schema, secrets=True),
         choices=tool.choices if changes is None else closed_choices(schema),
@@ -235,16 +235,16 @@ def _is_about(name: str, line: str) -> bool:
     return line.startswith((f"{place}:", f"{place}.", f"{place}["))
 
 
-class _Rewriter:
+class Rewriter:
     """Makes a client's arguments those of the tool; raises ArgumentError in the client's words."""
 
     def __init__(self, tool: Tool, subject: str, schema: Mapping[str, Any], changes: _Changes | None) -> None:
         self._decode, self._subject, self._schema = tool.decode, subject, schema
         self._names = {own: own for own in schema.get("properties", ())} if changes is None else changes.names
-        self._own_names = {name: own for own, name in self._names.items()}
+        self.own_names = {name: own for own, name in self._names.items()}
         self._added, hidden = ({}, set[str]()) if changes is None else (changes.added, changes.hidden)
         self._hidden = {own: value for own, value in self._added.items() if own in hidden}
-        self._unusable = frozenset((hidden | self._names.keys()) - self._own_names.keys())  # names of the tool alone
+        self._unusable = frozenset((hidden | self._names.keys()) - self.own_names.keys())  # names of the tool alone
         self._required = frozenset(schema.get("required", ()))
         self._validator = Validator(without_checked_formats(dict(schema)), where=tool.label, lazy=changes is None)
 
@@ -272,7 +272,7 @@ class _Rewriter:
         return members
 
     def _renamed(self, members: Mapping[str, Raw]) -> bytes:
-        own = {self._own_names.get(name, name): part for name, part in members.items()}
+        own = {self.own_names.get(name, name): part for name, part in members.items()}
         return msgspec.json.encode({**self._added, **own, **self._hidden})
 
     def _decoded(self, members: Mapping[str, Raw]) -> dict[str, Any]:
@@ -295,7 +295,7 @@ class _Rewriter:
         if not is_large and (value := self._value(members)) is not UNSET:
             value = lazy_schema.coerce.Coercion(self._schema, budget).coerce(value, strings=True)
             lines = self._validator.problems(value, budget=budget)
-        unknown = f": unknown argument (known: {listed(self._own_names)})"
+        unknown = f": unknown argument (known: {listed(self.own_names)})"
         more = [readable((name,), "arguments") + unknown for name in members if name in self._unusable]
         for own, name in self._names.items():
             if not any(_is_about(name, line) for line in lines):
