@@ -49,6 +49,11 @@ STEP_WAIT = 5.0  # seconds that steps of ended calls get when the server stops
 log = logging.getLogger("dovetail")
 
 
+def _of_root(name: str) -> Any:
+    """A property whose value is that of the root, at a mounted server too."""
+    return property(lambda each: getattr(each.root, name), lambda each, value: setattr(each.root, name, value))
+
+
 class Engine:
     """A server without its transports."""
 
@@ -301,21 +306,8 @@ class Engine:
     def mounted_engines(self) -> "list[Engine]":
         return [] if self.mounts is None else self.mounts.engines()
 
-    @property
-    def lease(self) -> "WorkerLease | None":
-        return self.root._lease
-
-    @lease.setter
-    def lease(self, lease: "WorkerLease | None") -> None:
-        self.root._lease = lease
-
-    @property
-    def store_generation(self) -> str:
-        return self.root._store_generation
-
-    @store_generation.setter
-    def store_generation(self, generation: str) -> None:
-        self.root._store_generation = generation
+    lease: "WorkerLease | None" = _of_root("_lease")
+    store_generation: str = _of_root("_store_generation")
 
     @property
     def state(self) -> "StateBackend":
@@ -406,9 +398,7 @@ class Engine:
     async def _secrets_shared(self) -> AsyncIterator[None]:
         """Share the secrets with all workers. Raises StoreUnavailable after the last try."""
         state = self._state
-        if (
-            self.parent is not None or self.options.secret or state is None
-        ):  # no other worker needs them, or each has them already
+        if self.mount is not None or self.options.secret or state is None:  # no other needs them, or has them already
             yield
             return
         for delay in (*START_RETRY_DELAYS, None):

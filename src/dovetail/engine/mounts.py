@@ -28,7 +28,7 @@ from dovetail.protocol.session import EVERYTHING, Rules
 from dovetail.protocol.uri_template import normalize_escapes, normalize_uri
 from dovetail.registry import mounts as naming
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.mounts import Choice, Mounted, Renaming
+from dovetail.registry.mounts import Choice, Mounted
 from dovetail.registry.resources import Resource, Template
 from dovetail.registry.tools import Tool
 
@@ -61,22 +61,17 @@ class Mount:
         self, mounts: "Mounts", given: Any, child: "Engine | None", tools: Catalog[Tool], namespace: str,
         choice: Choice, transforms: Mapping[str, Any], where: str,
     ) -> None:  # fmt: skip
-        self.parent, self.given, self.engine = mounts.engine, given, child
-        self.namespace, self.choice, self.where = namespace, choice, where
+        self.parent, self.given = mounts.engine, given
+        self.child: Any = child  # its engine; None of a registry
+        self.namespace, self.choice, self.transforms, self.where = namespace, choice, transforms, where
         self.name = "ToolRegistry" if child is None else child.info.name
         self.sources = {"tools": tools} if child is None else _catalogs(child)
-        self.renaming = Renaming(self, namespace, transforms, where, self.is_own, child is not None)
         self.is_active = True  # its items are at the parent
         self._loop: asyncio.AbstractEventLoop | None = None  # on which it has entered the lifespan of the child
         self._mounts, self._targets = mounts, _catalogs(mounts.engine)
         self._entries: dict[str, dict[str, Entry]] = {kind: {} for kind in self.sources}  # by keys of the child
         self._left_out: dict[str, set[str]] = {kind: set() for kind in self.sources}  # problems that were logged
         self._versions: dict[str, int] = {}
-
-    @property
-    def child(self) -> "Engine":
-        assert self.engine is not None
-        return self.engine
 
     @property
     def path(self) -> str:
@@ -145,7 +140,7 @@ class Mount:
 
     def _entry(self, kind: str, item: Any, taken: set[str]) -> Entry:
         """The copy of an item; raises SetupError if its name is taken or not possible, or if access rules overlap."""
-        copy = self.renaming.copy(item)
+        copy = naming.copy_item(self, item)
         key = copy.name if kind in ("tools", "prompts") else normalize_uri(copy.uri) if kind == "direct" else copy.uri
         elder = self._targets[kind].find(key)
         route = None if elder is None else route_of(elder)
@@ -162,7 +157,7 @@ class Mount:
 
     def is_own(self, uri: str) -> bool:
         """Whether a URI is one of the child's that have another one at the parent."""
-        source = None if self.engine is None else self.engine.resources.get(uri)
+        source = None if self.child is None else self.child.resources.get(uri)
         return source is not None and naming.rename_uri(source.uri, self.namespace) != source.uri
 
     def own_uri(self, source: Resource | Template, uri: str) -> str:
@@ -203,8 +198,8 @@ class Mount:
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        if self.engine is not None and self._loop is not loop:
-            await self.engine.start(self.given)
+        if self.child is not None and self._loop is not loop:
+            await self.child.start(self.given)
             self._loop = loop
 
     async def stop(self) -> None:
@@ -234,7 +229,7 @@ class Mounts:
         engine.before_list.append(self.before_list)
 
     def engines(self) -> "list[Engine]":
-        return [mount.engine for mount in self._mounts if mount.engine is not None]
+        return [mount.child for mount in self._mounts if mount.child is not None]
 
     def tools_below(self) -> list[Catalog[Tool]]:
         below = [each for child in self.engines() if child.mounts is not None for each in child.mounts.tools_below()]
@@ -246,14 +241,12 @@ class Mounts:
     ) -> None:  # fmt: skip
         """Mount a server or a registry; raises SetupError, and then nothing has changed."""
         where = f"server.mount({'ToolRegistry' if child is None else child.info.name!r})"
-        if not isinstance(transforms or {}, Mapping):
-            raise SetupError(f"{where}: transforms={transforms!r} is not possible; it must be a dict by names of tools")
+        known = tools.names() if child is None or not child.before_list else None  # else it may not know its tools yet
+        transforms = naming.checked_transforms(transforms, known, where)
         choice, namespace = Choice.from_options(only, tags, where), naming.checked_namespace(namespace, where)
-        mount = Mount(self, given, child, tools, namespace, choice, transforms or {}, where)
+        mount = Mount(self, given, child, tools, namespace, choice, transforms, where)
         with self.lock:
             self._check_place(mount)
-            if child is None or not child.before_list:  # else it may have tools that it does not know of yet
-                mount.renaming.check_transforms(tools.names())
             mount.sync(strict=True)
             self._mounts.append(mount)
             if child is None:
@@ -268,7 +261,7 @@ class Mounts:
             self._run_late(self._start_late(mount))
 
     def _check_place(self, new: Mount) -> None:
-        where, child, here = new.where, new.engine, self.engine.info.name
+        where, child, here = new.where, new.child, self.engine.info.name
         line = _line_of(self.engine)
         if child in line:
             raise SetupError(f"{where}: a server can't be mounted in itself, nor in a server that it holds")
@@ -284,7 +277,7 @@ class Mounts:
         if child.parent is not None:
             fix = "make another Server for the second place, or unmount it there first"
             raise SetupError(f"{where} in {here!r}: it is in {child.parent.info.name!r} already; {fix}")
-        if any(each.engine is not None and each.path == new.path for each in self._mounts):  # their states are the same
+        if any(each.child is not None and each.path == new.path for each in self._mounts):  # their states are the same
             fix = "mount it with another namespace=, or give it another name"
             raise SetupError(f"{where}: there is a server {new.name!r} in this namespace already; {fix}")
 
@@ -297,10 +290,10 @@ class Mounts:
                 mount.remove_all()
                 for uri in [uri for uri, (place, _) in self._watched.items() if place is mount]:
                     self.watch(uri, False)
-                if mount.engine is None:
+                if mount.child is None:
                     mount.sources["tools"].off_change(mount.sync)
                 else:
-                    mount.engine.mount = None
+                    mount.child.mount = None
                 self._run_late(mount.stop())
         self.engine.forget_capabilities()
         return bool(found)
@@ -348,7 +341,7 @@ class Mounts:
 
     async def before_list(self, context: RequestContext) -> None:
         """Have all children bring their catalogs up to date, at once."""
-        children = [mount for mount in self._mounts if mount.engine is not None]
+        children = [mount for mount in self._mounts if mount.child is not None]
         work = [(mount, refresh(context)) for mount in children for refresh in mount.child.before_list]
         if context.request.method == "resources/list":
             work += [(mount, mount.child.resources.refresh_files()) for mount in children]
@@ -364,7 +357,7 @@ class Mounts:
 
     def forget(self, change: Change, *, from_other_worker: bool) -> None:
         """Drop cached contents of the children, which may be those of this change."""
-        for mount in [each for each in self._mounts if each.engine is not None]:
+        for mount in [each for each in self._mounts if each.child is not None]:
             if (own := naming.own_uri(change.uri, mount.namespace)) is not None:
                 mount.child.forget_contents(replace(change, uri=own), from_other_worker=from_other_worker)
 

@@ -83,14 +83,14 @@ class ToolTransform:
             raise SetupError(f"ToolTransform: arguments={self.arguments!r} must be a dict of ArgTransform by name")
 
 
-def transform_tool(tool: Tool, transform: ToolTransform, where: str) -> Tool:
-    """The tool as clients shall see it. Its `decode` takes their arguments; `rewrite` makes them those of `tool`.
+def transform_tool(tool: Tool, transform: ToolTransform, where: str, prefix: str = "") -> Tool:
+    """The tool as clients shall see it. Its `decode` takes their arguments; `rewriter` makes them those of `tool`.
 
-    Raises SetupError, with `where` to name the tool.
+    Its name begins with the prefix. Raises SetupError, with `where` to name the tool.
     """
     if not isinstance(transform, ToolTransform):
         raise SetupError(f"{where}: transform={transform!r} is not possible; write ToolTransform(name=…, …)")
-    name = check_name(tool.name if transform.name is None else transform.name, where)
+    name = check_name(prefix + (tool.name if transform.name is None else transform.name), where)
     changes = _Changes(tool, transform.arguments, where) if transform.arguments else None
     schema = tool.input_schema if changes is None else changes.schema
     definition = _definition(tool.definition, transform.options, where, name, schema)
