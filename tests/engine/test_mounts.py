@@ -956,3 +956,12 @@ def test_a_loop_that_ended_without_a_stop_leaves_nothing_behind() -> None:
 
     asyncio.run(asyncio.wait_for(call_twice(), 20))
     assert events[2:] == ["late ends", "calendar ends"]
+
+
+async def test_problems_name_the_tool_as_the_client_knows_it() -> None:
+    server = searching()
+    async with connected(server) as client:
+        refused = await client.call_tool("calendar_search", {"query": 1}, raise_on_error=False)
+        assert refused.text.startswith("Invalid arguments for calendar_search:\n- query: ")
+    with pytest.raises(SetupError, match="its ToolTransform changes nothing"):
+        server.mount(calendar("other"), "other", transforms={"add": ToolTransform(name="add")})

@@ -5,7 +5,8 @@ always. Problems are told in the client's names, and never show a hidden argumen
 """
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 import msgspec
@@ -91,21 +92,24 @@ def transform_tool(tool: Tool, transform: ToolTransform, where: str, prefix: str
     if not isinstance(transform, ToolTransform):
         raise SetupError(f"{where}: transform={transform!r} is not possible; write ToolTransform(name=…, …)")
     name = check_name(prefix + (tool.name if transform.name is None else transform.name), where)
-    changes = _Changes(tool, transform.arguments, where) if transform.arguments else None
-    schema = tool.input_schema if changes is None else changes.schema
+    changed: dict[str, Any] = {"decode": partial(_decode_as, name, tool.decode)}
+    schema = tool.input_schema
+    if transform.arguments:
+        rewriter = Rewriter(tool, name, _Changes(tool, transform.arguments, where))
+        schema = rewriter.schema
+        changed = {"decode": rewriter.decode, "rewriter": rewriter, "choices": closed_choices(schema)}
+        changed["headers"] = header_parameters(schema, secrets=True)
     definition = _definition(tool.definition, transform.options, where, name, schema)
-    if definition == tool.definition:
+    if definition == msgspec.structs.replace(tool.definition, name=prefix + tool.name):
         raise SetupError(f"{where}: its ToolTransform changes nothing; leave it out, or say what shall be different")
-    rewriter = Rewriter(tool, name, schema, changes)
-    return msgspec.structs.replace(
-        tool,
-        definition=definition,
-        decode=rewriter.decode,
-        rewriter=rewriter,
-        label=f"tool {name}",
-        headers=tool.headers if changes is None else header_parameters(schema, secrets=True),
-        choices=tool.choices if changes is None else closed_choices(schema),
-    )
+    return msgspec.structs.replace(tool, definition=definition, label=f"tool {name}", **changed)
+
+
+def _decode_as(subject: str, decode: Callable[[bytes | Raw], dict[str, Any]], raw: bytes | Raw) -> dict[str, Any]:
+    try:
+        return decode(raw)
+    except ArgumentError as failure:
+        raise ArgumentError(subject, failure.problems) from None
 
 
 def _definition(
@@ -238,15 +242,14 @@ def _is_about(name: str, line: str) -> bool:
 class Rewriter:
     """Makes a client's arguments those of the tool; raises ArgumentError in the client's words."""
 
-    def __init__(self, tool: Tool, subject: str, schema: Mapping[str, Any], changes: _Changes | None) -> None:
-        self._decode, self._subject, self._schema = tool.decode, subject, schema
-        self._names = {own: own for own in schema.get("properties", ())} if changes is None else changes.names
+    def __init__(self, tool: Tool, subject: str, changes: _Changes) -> None:
+        self._decode, self._subject, self.schema = tool.decode, subject, changes.schema
+        self._names, self._added = changes.names, changes.added
         self.own_names = {name: own for own, name in self._names.items()}
-        self._added, hidden = ({}, set[str]()) if changes is None else (changes.added, changes.hidden)
-        self._hidden = {own: value for own, value in self._added.items() if own in hidden}
-        self._unusable = frozenset((hidden | self._names.keys()) - self.own_names.keys())  # names of the tool alone
-        self._required = frozenset(schema.get("required", ()))
-        self._validator = Validator(without_checked_formats(dict(schema)), where=tool.label, lazy=changes is None)
+        self._hidden = {own: value for own, value in self._added.items() if own in changes.hidden}
+        self._unusable = (changes.hidden | self._names.keys()) - self.own_names.keys()  # names of the tool alone
+        self._required = frozenset(self.schema.get("required", ()))
+        self._validator = Validator(without_checked_formats(dict(self.schema)), where=tool.label)
 
     def decode(self, raw: bytes | Raw) -> dict[str, Any]:
         return self._decoded(self._read(raw))
@@ -256,7 +259,7 @@ class Rewriter:
         members = self._read(raw)
         self._decoded(members)
         if not self._validator.is_valid(value := self._value(members)):
-            value = lazy_schema.coerce.Coercion(self._schema, Budget()).coerce(value, strings=True)
+            value = lazy_schema.coerce.Coercion(self.schema, Budget()).coerce(value, strings=True)
             if not self._validator.is_valid(value):
                 raise self._explained(members, [])
             members = {name: Raw(encode_json(part)) for name, part in value.items()}
@@ -293,7 +296,7 @@ class Rewriter:
         is_large, budget = sum(map(len, members.values())) > MAX_LENIENT_BYTES, Budget()
         lines: list[str] = []
         if not is_large and (value := self._value(members)) is not UNSET:
-            value = lazy_schema.coerce.Coercion(self._schema, budget).coerce(value, strings=True)
+            value = lazy_schema.coerce.Coercion(self.schema, budget).coerce(value, strings=True)
             lines = self._validator.problems(value, budget=budget)
         unknown = f": unknown argument (known: {listed(self.own_names)})"
         more = [readable((name,), "arguments") + unknown for name in members if name in self._unusable]
