@@ -28,14 +28,9 @@ from dovetail.schema.validate import SchemaDocument, SchemaLimits, Validator
 
 _ARGUMENT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")  # what every model accepts
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-# Keywords beside `properties` that may name arguments or count them, and those that may show hidden values:
-_NAMING = frozenset({
-    "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "const", "enum", "dependentSchemas", "dependentRequired",
-    "dependencies", "patternProperties", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties",
-    *_REFERENCES,
-})  # fmt: skip
-_SHOWING = frozenset({"default", "examples", "example"})
 _SCOPE = frozenset({"$schema", "$id", "id", "$defs", "definitions", "properties"})  # what a property may refer to
+# What a schema may have whose arguments are renamed or hidden: all else may name them, count them, or show their values
+_PLAIN = _SCOPE | {"type", "required", "additionalProperties", "title", "description", "$comment"}
 _members = msgspec.json.Decoder(dict[str, Raw] | None).decode
 _parse = msgspec.json.Decoder().decode
 
@@ -177,7 +172,7 @@ class _Changes:
                 raise SetupError(f"{self._where}, argument {own!r}: {problem}")
             taken[name] = own
         references = [(part, part[word]) for part in self._document.parts for word in _REFERENCES if word in part]
-        found = sorted(_NAMING & self._root.keys())
+        found = sorted(self._root.keys() - _PLAIN)
         if any(text.startswith("#/p") or self._document.target(part, text) is self._root for part, text in references):
             found.append("a reference to itself or to its properties")
         for own in (*renamed, *self.hidden) if found else ():
@@ -206,8 +201,7 @@ class _Changes:
         free = self.hidden | self.added.keys() | now
         required = [self.names.get(own, own) for own in self._root.get("required", ()) if own not in free]
         required += [self.names[own] for own in self._properties if own in now]
-        dropped = {"required", *([] if self.names.keys() == {*self.names.values()} and not self.hidden else _SHOWING)}
-        schema = {word: part for word, part in self._root.items() if word not in dropped}
+        schema = {word: part for word, part in self._root.items() if word != "required"}
         schema["properties"] = {name: self._property(own) for own, name in self.names.items()}
         schema |= {"required": required} if required else {}
         return _without_unused(schema, self._where) if self.hidden else schema
