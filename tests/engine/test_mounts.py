@@ -19,6 +19,7 @@ from dovetail import (
     Depends,
     ElicitRequest,
     EmbeddedResource,
+    Proxy,
     ResourceContents,
     ResourceLink,
     Server,
@@ -520,6 +521,22 @@ async def test_a_mounted_resource_is_watched(transport: str, revision: str, tmp_
             assert (await asyncio.wait_for(anext(changes), 10)).uri == uris[1]
         (contents,) = await client.read_resource(uris[1])
         assert (contents.uri, contents.text) == (uris[1], "22")
+
+
+async def test_a_server_that_is_watched_is_unmounted_by_a_thread_and_mounted_again() -> None:
+    child, server = calendar(), new_server("desk")
+    proxy, uri = Proxy(child, name="calendar"), "notes://calendar/today"
+    server.mount(proxy, "calendar")
+    async with connected(server) as client:
+        await client.list_resources()
+        async with client.listen(uris=[uri]) as changes:
+            assert await asyncio.to_thread(server.unmount, proxy)
+            await until(lambda: not proxy.engine.hub.uris())
+            await asyncio.to_thread(server.mount, proxy, "calendar")
+            await until(lambda: child.engine.hub.uris() == ["notes://today"])
+            child.notify_resource_updated("notes://today")
+            assert (await asyncio.wait_for(anext(changes), 10)).uri == uri
+    assert not child.engine.hub.uris()
 
 
 async def test_the_files_of_a_child_are_listed_as_they_are(tmp_path: Path) -> None:

@@ -288,13 +288,11 @@ class Mounts:
             for mount in found:
                 self._mounts.remove(mount)
                 mount.remove_all()
-                for uri in [uri for uri, (place, _) in self._watched.items() if place is mount]:
-                    self.watch(uri, False)
                 if mount.child is None:
                     mount.sources["tools"].off_change(mount.sync)
                 else:
                     mount.child.mount = None
-                self._run_late(mount.stop())
+                self._run_late(self._stop_late(mount))
         self.engine.forget_capabilities()
         return bool(found)
 
@@ -336,6 +334,14 @@ class Mounts:
         if not mount.is_active:
             await mount.stop()
         self.watch_again()
+
+    async def _stop_late(self, mount: Mount) -> None:
+        for uri in [uri for uri, (place, _) in self._watched.items() if place is mount]:
+            self.watch(uri, False)
+        try:
+            await mount.stop()
+        except Exception:
+            log.exception("%s: its lifespan failed at its end", mount.where)
 
     # ── lists and subscriptions ──
 
