@@ -718,7 +718,7 @@ def test_what_can_not_be_mounted() -> None:
         (lambda: server.mount(child, "")): "namespace='' is not possible",
         (lambda: server.mount(child, "x" * 64 + "y")): "is not possible",
         (lambda: server.mount(server)): "can't be mounted in itself",
-        (lambda: server.mount(child, only="add")): "only='add' is not possible",
+        (lambda: server.mount(child, only=5)): "only=5 is not possible",  # type: ignore[arg-type]
         (lambda: server.mount(child, tags=[1])): "tags=",  # type: ignore[list-item]
         (lambda: server.mount(child, transforms={"ad": None})): "'ad', and there is no such tool (did you mean add?)",
     }.items():

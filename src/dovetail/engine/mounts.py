@@ -24,13 +24,14 @@ from dovetail.errors import ArgumentError, NotFound, SetupError, ToolError
 from dovetail.protocol.capabilities import Completion
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.results import CompleteResult, PromptResult, ReadResourceResult, Result, ToolResult
-from dovetail.protocol.session import EVERYTHING, Rules
+from dovetail.protocol.session import EVERYTHING, Rules, VisibilityRule
 from dovetail.protocol.uri_template import normalize_escapes, normalize_uri
 from dovetail.registry import mounts as naming
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.mounts import Choice, Mounted
+from dovetail.registry.mounts import Mounted
 from dovetail.registry.resources import Resource, Template
 from dovetail.registry.tools import Tool
+from dovetail.registry.visibility import Names, fits, texts
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
@@ -59,7 +60,7 @@ class Mount:
 
     def __init__(
         self, mounts: "Mounts", given: Any, child: "Engine | None", tools: Catalog[Tool], namespace: str,
-        choice: Choice, transforms: Mapping[str, Any], where: str,
+        choice: VisibilityRule, transforms: Mapping[str, Any], where: str,
     ) -> None:  # fmt: skip
         self.parent, self.given = mounts.engine, given
         self.child: Any = child  # its engine; None of a registry
@@ -112,7 +113,7 @@ class Mount:
         }
         taken = {entry.key for entry in wanted.values()}
         for own in [each for each in source.names() if each not in wanted]:
-            if (item := source.get(own)) is None or not self._takes(item):
+            if (item := source.get(own)) is None or not fits(self.choice, item):
                 continue
             try:
                 wanted[own] = entry = self._entry(kind, item, taken)
@@ -130,10 +131,6 @@ class Mount:
         known, self._entries[kind] = self._entries[kind], entries
         old, new = ({each.key: each.copy for each in some.values()} for some in (known, entries))
         return self._targets[kind].exchange(old, new)
-
-    def _takes(self, item: Any) -> bool:
-        folder = getattr(item, "folder", None)  # whose files come along with it
-        return self.choice.takes(item if folder is None else self.sources["templates"].get(folder) or item)
 
     def _has_uris(self, item: Any) -> bool:
         return bool(self.namespace and item.definition.meta) and b"://" in encode(item.definition.meta)
@@ -237,13 +234,14 @@ class Mounts:
 
     def mount(
         self, given: Any, child: "Engine | None", tools: Catalog[Tool], namespace: str | None, *,
-        only: Any = None, tags: Any = None, transforms: Any = None,
+        only: Names, tags: Names, transforms: Any,
     ) -> None:  # fmt: skip
         """Mount a server or a registry; raises SetupError, and then nothing has changed."""
         where = f"server.mount({'ToolRegistry' if child is None else child.info.name!r})"
         known = tools.names() if child is None or not child.before_list else None  # else it may not know its tools yet
         transforms = naming.checked_transforms(transforms, known, where)
-        choice, namespace = Choice.from_options(only, tags, where), naming.checked_namespace(namespace, where)
+        namespace = naming.checked_namespace(namespace, where)
+        choice = VisibilityRule(True, texts(tags, f"{where}: tags"), texts(only, f"{where}: only"))
         mount = Mount(self, given, child, tools, namespace, choice, transforms, where)
         with self.lock:
             self._check_place(mount)

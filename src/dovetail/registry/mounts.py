@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,7 +9,7 @@ from msgspec.structs import replace
 
 from dovetail import registry
 from dovetail.errors import SetupError
-from dovetail.protocol.types import MAX_URI_LENGTH, TAGS_KEY, EmbeddedResource, ResourceContents, ResourceLink
+from dovetail.protocol.types import MAX_URI_LENGTH, EmbeddedResource, ResourceContents, ResourceLink
 from dovetail.protocol.uri_template import UriTemplate
 from dovetail.registry import registration
 from dovetail.registry.catalog import check_name
@@ -18,7 +17,6 @@ from dovetail.registry.prompts import Prompt
 from dovetail.registry.resources import Resource, Template
 from dovetail.registry.tools import Tool
 
-Item = Tool | Prompt | Resource | Template
 I = TypeVar("I", Tool, Prompt, Resource, Template)  # noqa: E741
 IsOwn = Callable[[str], bool]  # whether a URI is one of the child's
 
@@ -88,29 +86,6 @@ def rename_content(block: Any, namespace: str, is_own: IsOwn) -> Any:
 
 
 # ── items ──
-
-
-class Choice(msgspec.Struct, frozen=True):
-    """Which items of a child come along: those of these names or patterns, and with one of these tags."""
-
-    only: tuple[str, ...] | None = None
-    tags: frozenset[str] | None = None
-
-    @classmethod
-    def from_options(cls, only: Any, tags: Any, where: str) -> "Choice":
-        kinds = {"only": registration.NAMES, "tags": registration.NAMES}
-        registration.checked_options({"only": only, "tags": tags}, kinds, where, kinds)
-        return cls(None if only is None else tuple(only), None if tags is None else frozenset(tags))
-
-    def takes(self, item: Item) -> bool:
-        if self.tags is not None and self.tags.isdisjoint((item.definition.meta or {}).get(TAGS_KEY, ())):
-            return False
-        return self.only is None or any(self.fits(pattern, item) for pattern in self.only)
-
-    @staticmethod
-    def fits(pattern: str, item: Item) -> bool:
-        texts = [item.definition.name, *([item.uri] if isinstance(item, Resource | Template) else [])]
-        return any(pattern == text or fnmatchcase(text, pattern) for text in texts)
 
 
 def copy_item(mount: Any, item: I) -> I:
