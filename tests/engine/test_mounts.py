@@ -682,6 +682,22 @@ async def test_a_tool_may_unmount_its_own_server() -> None:
     assert child.engine.parent is None
 
 
+async def test_a_lifespan_may_unmount_its_own_server() -> None:
+    events: list[str] = []
+    server = new_server("desk")
+
+    @asynccontextmanager
+    async def lifespan(child: Server) -> AsyncIterator[None]:
+        events.append("begins")
+        server.unmount(child)
+        yield
+        events.append("ends")
+
+    server.mount(new_server("calendar", lifespan=lifespan), "calendar")
+    async with connected(server):
+        assert events == ["begins", "ends"]
+
+
 async def test_a_lifespan_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     @asynccontextmanager
     async def lifespan(server: Server) -> AsyncIterator[None]:

@@ -198,6 +198,8 @@ class Mount:
         if self.child is not None and self._loop is not loop:
             await self.child.start(self.given)
             self._loop = loop
+            if not self.is_active:  # it was unmounted meanwhile
+                await self.stop()
 
     async def stop(self) -> None:
         if self._loop is asyncio.get_running_loop():
@@ -329,8 +331,6 @@ class Mounts:
         except Exception:
             log.exception("%s: its lifespan failed, so it is unmounted", mount.where)
             self.unmount(mount.given)
-        if not mount.is_active:
-            await mount.stop()
         self.watch_again()
 
     async def _stop_late(self, mount: Mount) -> None:
