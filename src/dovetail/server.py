@@ -1,7 +1,7 @@
 """`Server`, the facade: decorators, options, `run()`. It composes and holds no logic of its own."""
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
@@ -177,12 +177,12 @@ class Server:
 
     def mount(
         self, child: "Server | ToolRegistry", namespace: str | None = None, *,
-        only: Collection[str] | None = None, tags: Collection[str] | None = None,
+        only: "Names" = (), tags: "Names" = (),
         transforms: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """Offer all that another server has, now and later; its tool `add` is `calendar_add` in a namespace `calendar`.
 
-        `only` are names or patterns such as `search*`, of tools, prompts and resources; `tags` those of the child.
+        `only` and `tags` choose as the names and tags of `enable` do, by those of the child.
         """
         engine = child.engine if isinstance(child, Server) else None
         if engine is None and not isinstance(child, dovetail.ToolRegistry):
@@ -217,8 +217,8 @@ class Server:
 
     async def refresh(self) -> None:
         """Run the functions of `on_refresh` in every worker that shares the state; then notify clients, once."""
-        if self.engine.refresher is not None:
-            await self.engine.refresher.refresh()
+        if (refresher := self.engine.root.refresher) is not None:
+            await refresher.refresh()
 
     async def complete_elicitation(self, elicitation_id: str) -> bool:
         """Notify the client that the user is done at the URL of a `ctx.elicit_url`. False if there is no such client.

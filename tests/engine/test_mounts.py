@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from costs import functions_called
 from dovetail import (
+    ArgTransform,
     Client,
     Context,
     Depends,
     ElicitRequest,
     EmbeddedResource,
+    Proxy,
     ResourceContents,
     ResourceLink,
     Server,
@@ -25,6 +27,7 @@ from dovetail import (
     SetupError,
     ToolRegistry,
     ToolResult,
+    ToolTransform,
 )
 from dovetail.engine.dispatch import handle
 from dovetail.engine.request_context import RequestContext
@@ -419,7 +422,7 @@ async def test_middleware_of_the_parent_is_around_that_of_the_child() -> None:
 
 
 async def test_limits_timeouts_and_dependencies_are_those_of_the_child() -> None:
-    child = new_server("calendar", timeout=0.01, rate_limit="3/day")
+    child = new_server("calendar", timeout=1, rate_limit="3/day")
 
     def number() -> int:
         return 1
@@ -518,6 +521,22 @@ async def test_a_mounted_resource_is_watched(transport: str, revision: str, tmp_
             assert (await asyncio.wait_for(anext(changes), 10)).uri == uris[1]
         (contents,) = await client.read_resource(uris[1])
         assert (contents.uri, contents.text) == (uris[1], "22")
+
+
+async def test_a_server_that_is_watched_is_unmounted_by_a_thread_and_mounted_again() -> None:
+    child, server = calendar(), new_server("desk")
+    proxy, uri = Proxy(child, name="calendar"), "notes://calendar/today"
+    server.mount(proxy, "calendar")
+    async with connected(server) as client:
+        await client.list_resources()
+        async with client.listen(uris=[uri]) as changes:
+            assert await asyncio.to_thread(server.unmount, proxy)
+            await until(lambda: not proxy.engine.hub.uris())
+            await asyncio.to_thread(server.mount, proxy, "calendar")
+            await until(lambda: child.engine.hub.uris() == ["notes://today"])
+            child.notify_resource_updated("notes://today")
+            assert (await asyncio.wait_for(anext(changes), 10)).uri == uri
+    assert not child.engine.hub.uris()
 
 
 async def test_the_files_of_a_child_are_listed_as_they_are(tmp_path: Path) -> None:
@@ -663,6 +682,22 @@ async def test_a_tool_may_unmount_its_own_server() -> None:
     assert child.engine.parent is None
 
 
+async def test_a_lifespan_may_unmount_its_own_server() -> None:
+    events: list[str] = []
+    server = new_server("desk")
+
+    @asynccontextmanager
+    async def lifespan(child: Server) -> AsyncIterator[None]:
+        events.append("begins")
+        server.unmount(child)
+        yield
+        events.append("ends")
+
+    server.mount(new_server("calendar", lifespan=lifespan), "calendar")
+    async with connected(server):
+        assert events == ["begins", "ends"]
+
+
 async def test_a_lifespan_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     @asynccontextmanager
     async def lifespan(server: Server) -> AsyncIterator[None]:
@@ -699,7 +734,7 @@ def test_what_can_not_be_mounted() -> None:
         (lambda: server.mount(child, "")): "namespace='' is not possible",
         (lambda: server.mount(child, "x" * 64 + "y")): "is not possible",
         (lambda: server.mount(server)): "can't be mounted in itself",
-        (lambda: server.mount(child, only="add")): "only='add' is not possible",
+        (lambda: server.mount(child, only=5)): "only=5 is not possible",  # type: ignore[arg-type]
         (lambda: server.mount(child, tags=[1])): "tags=",  # type: ignore[list-item]
         (lambda: server.mount(child, transforms={"ad": None})): "'ad', and there is no such tool (did you mean add?)",
     }.items():
@@ -769,3 +804,197 @@ async def test_at_run_time_the_older_stays(caplog: pytest.LogCaptureFixture) -> 
         server.add_tool(lambda: "own", name="tell")
         two.remove_tool("tell")
         assert (await client.call_tool("tell", {})).text == "own"
+
+
+# ── with rules that enable and disable, and with transforms ──
+
+
+def test_what_is_disabled_at_the_parent_goes_with_its_mount_and_keeps_its_name_until_then() -> None:
+    server, child = new_server("desk"), calendar()
+    server.mount(child)
+    server.disable(names="add")
+    with pytest.raises(SetupError, match=r"the tool 'add' of 'other' would be 'add' here, as one of 'calendar' is"):
+        server.mount(calendar("other"), only=["add"])
+    server.unmount(child)
+    with pytest.raises(SetupError, match="there is no tool, resource, template or prompt 'add'"):
+        server.enable(names="add")
+
+
+async def test_a_new_version_of_a_disabled_item_is_the_one_that_is_enabled() -> None:
+    server, child = new_server("desk"), calendar()
+    server.mount(child, "calendar")
+    server.disable(names="calendar_add")
+    child.remove_tool("add")
+    child.add_tool(lambda: "new", name="add")
+    async with connected(server) as client:
+        assert "calendar_add" not in await names(client)
+        server.enable(names="calendar_add")
+        assert [each.input_schema.get("properties") for each in await client.list_tools(fresh=True)][-1] in (None, {})
+        assert (await client.call_tool("calendar_add", {})).text == "new"
+
+
+async def test_the_rules_of_a_session_hold_for_mounted_resources() -> None:
+    server, child = new_server("desk"), calendar()
+
+    @child.resource("notes://who")
+    def who(ctx: Context) -> str:
+        return str(ctx.lifespan)
+
+    @asynccontextmanager
+    async def lifespan(server: Server) -> AsyncIterator[str]:
+        yield "desk"
+
+    server = new_server("desk", lifespan=lifespan)
+    server.mount(child, "calendar")
+    server.disable(names="notes://calendar/who")
+
+    @server.tool
+    async def swap(ctx: Context) -> None:
+        await ctx.disable(names="notes://calendar/today")
+        await ctx.enable(names="notes://calendar/who")
+
+    async with connected(server, revision=HANDSHAKE) as client:
+        await client.call_tool("swap", {})
+        with pytest.raises(ServerError, match="not found"):
+            await client.read_resource("notes://calendar/today")
+        assert (await client.read_resource("notes://calendar/who"))[0].text == "None"
+
+
+async def test_the_files_of_a_mounted_folder_are_disabled_with_it(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("1")
+    server, child = new_server("desk"), new_server("calendar")
+    child.add_directory(tmp_path, uri="docs://all")
+    server.mount(child, "calendar")
+    async with connected(server) as client:
+        assert (await client.read_resource("docs://calendar/all/a.txt"))[0].text == "1"
+        server.disable(names="docs://calendar/all/{+path}")
+        assert await client.list_resources(fresh=True) == []
+        with pytest.raises(ServerError, match="not found"):
+            await client.read_resource("docs://calendar/all/a.txt", fresh=True)
+
+
+async def test_a_mounted_server_may_be_served_by_itself() -> None:
+    child = calendar()
+
+    @child.tool
+    async def hide(ctx: Context) -> None:
+        await ctx.disable(names="add")
+
+    async with connected(desk(child)) as other, connected(child, revision=HANDSHAKE) as client:
+        await client.call_tool("hide", {})
+        assert "add" not in await names(client)
+        assert "calendar_add" in await names(other)
+
+
+async def test_a_server_without_logging_sends_no_messages_of_its_children() -> None:
+    child, messages = new_server("calendar"), list[Any]()
+
+    @child.tool
+    async def tell(ctx: Context) -> str:
+        await ctx.warning("told")
+        return "told"
+
+    async with connected(desk(child, logging=False), revision=HANDSHAKE, log_handler=messages.append) as client:
+        assert (await client.call_tool("calendar_tell", {})).text == "told"
+    assert messages == []
+
+
+SEARCH = {
+    "type": "object",
+    "properties": {
+        "q": {"enum": ["ants", "bees"]},
+        "region": {"type": "string", "enum": ["here"], "x-mcp-header": "Region"},
+        "page": {"type": "integer", "x-mcp-header": "Page"},
+    },
+    "required": ["q", "region"],
+}
+
+
+def searching() -> Server:
+    """A desk with a mounted tool whose arguments have other names, are hidden, or have a default."""
+
+    async def search(arguments: dict[str, Any]) -> str:
+        return f"{arguments['q']} {arguments['region']} {arguments['page']}"
+
+    child, server = new_server("calendar", declare=["completions"]), new_server("desk")
+    child.add_tool(search, input_schema=SEARCH)
+    changes = {
+        "q": ArgTransform(name="query"),
+        "region": ArgTransform(hide=True, default="here"),
+        "page": ArgTransform(default=1),
+    }
+    server.mount(child, "calendar", transforms={"search": ToolTransform(arguments=changes)})
+    return server
+
+
+@everywhere
+async def test_headers_are_those_of_the_arguments_that_the_client_knows(transport: str, revision: str) -> None:
+    async with connected(searching(), transport, revision) as client:
+        assert (await client.call_tool("calendar_search", {"query": "ants"})).text == "ants here 1"
+        assert (await client.call_tool("calendar_search", {"query": "ants", "page": 2})).text == "ants here 2"
+
+
+async def test_completions_of_renamed_arguments() -> None:
+    async with connected(searching()) as client:
+        for argument, values in {"query": ["ants", "bees"], "q": [], "region": []}.items():
+            assert list((await client.complete(tool="calendar_search", argument=argument)).values) == values
+
+
+async def test_servers_of_one_name_have_states_of_their_own() -> None:
+    async def count(ctx: Context) -> int:
+        number = (await ctx.state.get("count") or 0) + 1
+        await ctx.state.set("count", number)
+        return int(number)
+
+    server = new_server("desk")
+    for namespace, name in [(None, "one"), (None, "two"), ("calendar", "one"), ("calendar", "two")]:
+        child = new_server(name)
+        child.add_tool(count, name=f"{name}_count")
+        server.mount(child, namespace)
+    with pytest.raises(SetupError, match=r"there is a server 'one' in this namespace already; .* another name"):
+        server.mount(new_server("one"), "calendar")
+    async with connected(server, revision=HANDSHAKE) as client:
+        assert [(await client.call_tool(each, {})).data for each in await names(client)] == [1, 1, 1, 1]
+
+
+async def test_a_refresh_runs_the_functions_of_children_too() -> None:
+    server, child, grandchild = new_server("desk", declare=["tools"]), new_server("calendar"), new_server("inner")
+    runs: list[str] = []
+    child.on_refresh(lambda: runs.append("child"))
+    child.mount(grandchild, "inner")
+    server.mount(child, "calendar")
+    grandchild.on_refresh(lambda: grandchild.add_tool(lambda: "new", name=f"new{len(runs)}"))
+    async with connected(server) as client, client.listen(tools=True) as changes:
+        await server.refresh()
+        assert (await asyncio.wait_for(anext(changes), 10)).kind == "tools"
+        await child.refresh()
+        assert runs == ["child", "child"]
+        assert await names(client) == ["calendar_inner_new1", "calendar_inner_new2"]
+
+
+def test_a_loop_that_ended_without_a_stop_leaves_nothing_behind() -> None:
+    events: list[str] = []
+    server, child, late = new_server("desk"), with_lifespan("calendar", events), with_lifespan("late", events)
+    server.mount(child, "calendar")
+    with asyncio.Runner() as runner:
+        runner.run(server.engine.start(server))
+        server.mount(late, "late")  # whose lifespan is never entered: the loop does not run any more
+    events.clear()
+
+    async def call_twice() -> None:
+        async with connected(server) as client:
+            for name in ("calendar_life", "late_life", "calendar_life"):
+                await client.call_tool(name, {})
+            assert events == ["calendar begins", "late begins"]
+
+    asyncio.run(asyncio.wait_for(call_twice(), 20))
+    assert events[2:] == ["late ends", "calendar ends"]
+
+
+async def test_problems_name_the_tool_as_the_client_knows_it() -> None:
+    server = searching()
+    async with connected(server) as client:
+        refused = await client.call_tool("calendar_search", {"query": 1}, raise_on_error=False)
+        assert refused.text.startswith("Invalid arguments for calendar_search:\n- query: ")
+    with pytest.raises(SetupError, match="its ToolTransform changes nothing"):
+        server.mount(calendar("other"), "other", transforms={"add": ToolTransform(name="add")})

@@ -458,6 +458,9 @@ class RefreshingWorker:
         self.refresher = Refresher(self)  # type: ignore[arg-type]
         self.refresher.add(self.change)
 
+    def mounted_engines(self) -> list[Any]:
+        return []
+
     def publish(self, change: Change) -> None:
         self.notified.append(change)
 

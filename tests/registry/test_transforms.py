@@ -194,7 +194,7 @@ def test_registries_take_transforms_too() -> None:
     tool = registry.register_tool("old", "d", schema, lambda a: a, transform=transform)
     assert registry.get_tool("new") is tool
     assert tool.decode(b'{"b": 1}') == {"a": 1}
-    assert tool.rewrite is None  # its function is called by this server, and gets what `decode` gives
+    assert tool.rewriter is None  # its function is called by this server, and gets what `decode` gives
 
 
 def test_definitions_that_only_a_hidden_argument_needs_are_left_out() -> None:
@@ -216,8 +216,8 @@ def test_names_may_be_swapped() -> None:
 
     tool = changed(swap, a=ArgTransform(name="b"), b=ArgTransform(name="a"))
     assert tool.decode(b'{"b": 1, "a": "x"}') == {"a": 1, "b": "x"}
-    assert tool.rewrite is not None
-    assert read(tool.rewrite(b'{"b": 1, "a": "x"}')) == {"a": 1, "b": "x"}
+    assert tool.rewriter is not None
+    assert read(tool.rewriter.rewrite(b'{"b": 1, "a": "x"}')) == {"a": 1, "b": "x"}
     assert problems(lambda: tool.decode(b'{"a": 1, "b": "x"}')) == [
         "a: expected a string, got the integer 1", 'b: expected an integer, got the string "x"',
     ]  # fmt: skip
@@ -235,8 +235,8 @@ def test_models_dates_and_nested_values_are_decoded_by_their_types() -> None:
     assert tool.decode(given) == {
         "box": Box(width=2), "day": datetime.date(2026, 7, 28), "at": datetime.datetime(2026, 7, 28, 9, 30), "count": 1,
     }  # fmt: skip
-    assert tool.rewrite is not None
-    assert read(tool.rewrite(given))["at"] == "2026-07-28T09:30:00"
+    assert tool.rewriter is not None
+    assert read(tool.rewriter.rewrite(given))["at"] == "2026-07-28T09:30:00"
     assert problems(lambda: tool.decode(b'{"crate": {"width": 2, "label": "A"}, "when": "2026-02-30"}')) == [
         "when: must be a date such as 2026-07-28, got \"2026-02-30\"", 'crate.label: must not shout, got "A"',
     ]  # fmt: skip
@@ -283,7 +283,6 @@ async def test_raw_schemas_get_their_defaults_and_hidden_values() -> None:
         "type": "object",
         "properties": {"a": True, "b": {"type": "string", "default": "x"}, "c": {"type": "integer"}},
         "required": ["a", "c"],
-        "examples": [{"a": 1, "c": 2}],
     }
     arguments = {"a": ArgTransform(name="z", description="Any"), "c": ArgTransform(hide=True, default=9)}
 
@@ -363,9 +362,9 @@ def test_large_arguments_are_refused_without_hidden_names() -> None:
 @pytest.mark.parametrize("raw", [b"[]", b'"a"', b"{", b'{"q": \xff}', b"[" * 2_000])
 def test_what_is_no_object_is_refused(raw: bytes) -> None:
     tool = changed(limit=ArgTransform(name="most"))
-    assert tool.rewrite is not None
+    assert tool.rewriter is not None
     assert problems(lambda: tool.decode(raw)) == ["arguments: expected an object"]
-    assert problems(lambda: tool.rewrite(raw)) == ["arguments: expected an object"]
+    assert problems(lambda: tool.rewriter.rewrite(raw)) == ["arguments: expected an object"]
 
 
 def test_null_means_no_arguments() -> None:
@@ -402,13 +401,13 @@ def test_rewritten_arguments_are_checked_even_if_the_tool_checks_nothing() -> No
         compile_tool(lambda a, k: a, {"name": "f", "input_schema": schema}), decode=lambda raw: {}
     )
     arguments = {"a": ArgTransform(name="b"), "k": ArgTransform(hide=True, default=SECRET)}
-    rewrite = transform_tool(forwarded, ToolTransform(name="t", arguments=arguments), "here").rewrite
-    assert rewrite is not None
-    assert read(rewrite(b'{"b": 1, "more": [1.50]}')) == {"a": 1, "k": SECRET, "more": [1.5]}
-    assert read(rewrite(b'{"b": "2"}')) == {"a": 2, "k": SECRET}
-    assert problems(lambda: rewrite(b'{"b": "x"}')) == ['b: expected an integer, got the string "x"']
-    assert problems(lambda: rewrite(b'{"b": 1e999}')) == ["arguments: does not fit the schema"]
-    assert problems(lambda: rewrite(b'{"b": 1, "k": "mine"}')) == ["k: unknown argument (known: b)"]
+    rewriter = transform_tool(forwarded, ToolTransform(name="t", arguments=arguments), "here").rewriter
+    assert rewriter is not None
+    assert read(rewriter.rewrite(b'{"b": 1, "more": [1.50]}')) == {"a": 1, "k": SECRET, "more": [1.5]}
+    assert read(rewriter.rewrite(b'{"b": "2"}')) == {"a": 2, "k": SECRET}
+    assert problems(lambda: rewriter.rewrite(b'{"b": "x"}')) == ['b: expected an integer, got the string "x"']
+    assert problems(lambda: rewriter.rewrite(b'{"b": 1e999}')) == ["arguments: does not fit the schema"]
+    assert problems(lambda: rewriter.rewrite(b'{"b": 1, "k": "mine"}')) == ["k: unknown argument (known: b)"]
 
 
 def test_transforms_follow_each_other() -> None:
@@ -416,8 +415,8 @@ def test_transforms_follow_each_other() -> None:
     change = ToolTransform(name="t", arguments={"query": ArgTransform(name="words"), "limit": ArgTransform(default=2)})
     outer = transform_tool(inner, change, "here")
     assert outer.decode(b'{"words": "ab"}') == {"q": "ab", "key": SECRET, "limit": 2, "sort": "up"}
-    assert outer.rewrite is not None
-    assert read(outer.rewrite(b'{"words": "ab"}')) == {"query": "ab", "limit": 2}
+    assert outer.rewriter is not None
+    assert read(outer.rewriter.rewrite(b'{"words": "ab"}')) == {"query": "ab", "limit": 2}
     assert problems(lambda: outer.decode(b'{"words": 1, "query": "a"}')) == [
         "words: expected a string, got the integer 1", "query: unknown argument (known: words, limit, sort)",
     ]  # fmt: skip
@@ -559,6 +558,7 @@ def test_a_default_that_only_the_type_refuses_is_refused() -> None:
 
 
 @pytest.mark.parametrize("beside", [
+    {"examples": [{"a": "x"}]}, {"x-order": ["a", "b"]},
     {"allOf": [{"required": ["b"]}]}, {"dependentRequired": {"a": ["b"]}}, {"minProperties": 1},
     {"patternProperties": {"^a": True}}, {"properties": {"a": {}, "b": {"$ref": "#"}}},
     {"properties": {"a": {"type": "string"}, "b": {"$ref": "#/properties/a"}}},

@@ -52,7 +52,7 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
         tool.access is not None and admitted is None and not await lazy.access.may_use(engine, context, tool.access)
     ):
         raise errors.ProtocolError(f"Unknown tool: {excerpt(params.name)}", code=errors.INVALID_PARAMS)
-    if tool.headers and request.headers is not None and not request.revision.handshake:
+    if tool.headers and request.headers is not None and not request.revision.handshake and context.served is None:
         headers.check_parameters(request.headers, tool.headers, jsonrpc.parse(require_object(params.arguments)))
     if tool.route is not None and admitted is None:
         if isinstance(tool.route, Idempotency):

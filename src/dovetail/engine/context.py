@@ -127,6 +127,11 @@ class Context:
         return self._engine.lifespan_value
 
     @property
+    def _served(self) -> "Engine":
+        """The server that the client knows: this one, or where it is mounted."""
+        return self._context.served or self._engine
+
+    @property
     def cancelled(self) -> Cancellation:
         """Check it, await it, or `.wait()` for it in a thread."""
         return self._context.cancellation
@@ -189,7 +194,7 @@ class Context:
 
     def _threshold(self) -> LogLevel | None:
         """The lowest level that the client wants; None for no messages."""
-        if "logging" not in self._engine.capabilities_for(self._context).names:
+        if "logging" not in self._served.capabilities_for(self._context).names:
             return None
         if self._context.request.revision.log_on_request:
             return self._context.request.log_level
@@ -256,13 +261,13 @@ class Context:
         session = self._context.session_access
         if session is None or self._context.request.session is None:
             raise SetupError(NO_SESSION.format(where, self.protocol_version))
-        return self._run(self._change_rules(session, self._engine.root.visibility_rules(where, options)))
+        return self._run(self._change_rules(session, self._served.visibility_rules(where, options)))
 
     async def _change_rules(self, session: SessionAccess, new: Rules) -> None:
         extended, before = registry.visibility.extended, session.record.rules
         await session.change(lambda record: record.replace(rules=extended(record.rules, new, of_session=True)))
         self._context.request.session = record = session.record
-        for kind in self._engine.root.lists_that_differ(before, record.rules):
+        for kind in self._served.lists_that_differ(before, record.rules):
             if kind in record.announced and self._context.channel is not None:
                 await self._context.channel.notify(jsonrpc.notification(Change(kind).method))
 

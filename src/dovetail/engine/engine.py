@@ -34,7 +34,7 @@ from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
     from dovetail.engine.audit import AuditTrail
-    from dovetail.engine.mounts import BackendStatus, Mounts
+    from dovetail.engine.mounts import BackendStatus, Mount, Mounts
     from dovetail.engine.open_calls import OpenCalls
     from dovetail.engine.request_state import Sealer
     from dovetail.engine.result_cache import ResultCache
@@ -47,6 +47,11 @@ MAX_STEP_RECORDS = 500_000  # in memory, unless they need more of it than a Memo
 START_RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds, for a store that is unavailable when the server starts
 STEP_WAIT = 5.0  # seconds that steps of ended calls get when the server stops
 log = logging.getLogger("dovetail")
+
+
+def _of_root(name: str) -> Any:
+    """A property whose value is that of the root, at a mounted server too."""
+    return property(lambda each: getattr(each.root, name), lambda each, value: setattr(each.root, name, value))
 
 
 class Engine:
@@ -62,7 +67,7 @@ class Engine:
         most = options.max_threads
         self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), share=max(1, most // 2))
         self.lease_timings = LeaseTimings()
-        self.parent: Engine | None = None  # where it is mounted; with its state, its secrets and its lease
+        self.mount: Mount | None = None  # where it is mounted
         self.mounts: Mounts | None = None  # from the first one on
         self.backend_status: Callable[[], BackendStatus] | None = None  # of a proxy
         self.before_list: list[Callable[[RequestContext], Awaitable[None]]] = []  # fetch catalogs from elsewhere
@@ -137,8 +142,14 @@ class Engine:
         return list(dict.fromkeys(found))
 
     def on_refresh(self, function: Callable[[], Any]) -> None:
+        self.open_refresher().add(function)
+
+    def open_refresher(self) -> Refresher:
+        """The refresher, made if there is none; servers above it have to run its functions too."""
         self.refresher = self.refresher or Refresher(self)
-        self.refresher.add(function)
+        if self.parent is not None:
+            self.parent.open_refresher()
+        return self.refresher
 
     def use(self, middleware: Middleware) -> None:
         self._middleware.append(middleware)
@@ -229,13 +240,13 @@ class Engine:
     def rules_of(self, context: RequestContext) -> Rules:
         """What a session has enabled and disabled for itself, by names of the server that it knows."""
         session = context.request.session
-        return () if session is None or self.parent is not None else session.rules
+        return () if session is None or context.served not in (None, self) else session.rules
 
     async def read(
         self, uri: str, context: RequestContext, call: Callable[..., Any] = call_function
     ) -> ReadResourceResult:
         """Read as the caller of a request; `call` runs the function."""
-        if self.mounts is not None and (source := self.mounts.resource(uri)) is not None:
+        if self.mounts is not None and (source := self.mounts.resource(uri, self.rules_of(context))) is not None:
             found: ReadResourceResult = await lazy.mounts.read_mounted(self, context, source, uri, is_request=False)
             return found
         contents = await self.resources.read(
@@ -261,8 +272,8 @@ class Engine:
         """Notify the subscriptions, if changes are announced at all; may be called from any thread."""
         if change.uri or self.options.list_changed:
             self.apply_change(change)
-        if self.parent is not None and self.parent.mounts is not None:
-            self.parent.mounts.relay(self, change)
+        if self.mount is not None:
+            self.mount.relay(change)
 
     def forget_contents(self, change: Change, *, from_other_worker: bool) -> None:
         """Drop what is cached of resources that have changed, also of mounted ones."""
@@ -280,6 +291,10 @@ class Engine:
     # ── what a mounted server has from the server that runs ──
 
     @property
+    def parent(self) -> "Engine | None":
+        return None if self.mount is None else self.mount.parent
+
+    @property
     def root(self) -> "Engine":
         """The engine that is mounted nowhere: this one, or that above all others."""
         return self if self.parent is None else self.parent.root
@@ -287,26 +302,13 @@ class Engine:
     @property
     def path(self) -> str:
         """The place of a mounted server, in keys of the store; empty for the root."""
-        return "" if self.parent is None or self.parent.mounts is None else self.parent.mounts.path_of(self)
+        return "" if self.mount is None else self.mount.path
 
     def mounted_engines(self) -> "list[Engine]":
         return [] if self.mounts is None else self.mounts.engines()
 
-    @property
-    def lease(self) -> "WorkerLease | None":
-        return self.root._lease
-
-    @lease.setter
-    def lease(self, lease: "WorkerLease | None") -> None:
-        self.root._lease = lease
-
-    @property
-    def store_generation(self) -> str:
-        return self.root._store_generation
-
-    @store_generation.setter
-    def store_generation(self, generation: str) -> None:
-        self.root._store_generation = generation
+    lease: "WorkerLease | None" = _of_root("_lease")
+    store_generation: str = _of_root("_store_generation")
 
     @property
     def state(self) -> "StateBackend":
@@ -397,9 +399,7 @@ class Engine:
     async def _secrets_shared(self) -> AsyncIterator[None]:
         """Share the secrets with all workers. Raises StoreUnavailable after the last try."""
         state = self._state
-        if (
-            self.parent is not None or self.options.secret or state is None
-        ):  # no other worker needs them, or each has them already
+        if self.mount is not None or self.options.secret or state is None:  # no other needs them, or has them already
             yield
             return
         for delay in (*START_RETRY_DELAYS, None):

@@ -131,7 +131,8 @@ def _with_input_required(handler: Handler) -> Handler:
 async def read_resource(engine: "Engine", context: RequestContext) -> Result:
     params: methods.ReadResourceParams = context.request.params
     await engine.look_for(params.uri, context)
-    if engine.mounts is not None and (source := engine.mounts.resource(params.uri)) is not None:
+    rules = engine.rules_of(context)
+    if engine.mounts is not None and (source := engine.mounts.resource(params.uri, rules)) is not None:
         found: Result = await lazy.mounts.read_mounted(engine, context, source, params.uri, is_request=True)
         return found
     if params.request_state is not UNSET or params.input_responses is not UNSET:
@@ -270,7 +271,7 @@ async def complete(engine: "Engine", context: RequestContext) -> Result:
     completer = engine.completers.get((ref.type, name, argument.name))
     if completer is None:
         if engine.mounts is not None and (mounted := lazy.mounts.route_of(target)) is not None:
-            return await lazy.mounts.forward_completion(mounted, target, context)
+            return await lazy.mounts.complete_mounted(mounted, target, context)
         is_concrete = ref.type == "ref/resource" and name not in engine.resources.templates.names()
         choices: Mapping[str, Sequence[str]] = {} if is_concrete else target.choices
         if ref.type == "ref/resource" and (paths := await engine.resources.paths_in(name)):

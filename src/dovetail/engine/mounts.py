@@ -7,7 +7,7 @@ in the same `RequestContext`.
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from functools import partial
@@ -20,22 +20,27 @@ from dovetail import engine as lazy
 from dovetail.engine.call_tool import failure_result
 from dovetail.engine.handlers import HANDLERS
 from dovetail.engine.request_context import RequestContext
-from dovetail.engine.subscriptions import Change
+from dovetail.engine.subscriptions import Change, ChangeKind
 from dovetail.errors import ArgumentError, NotFound, SetupError, ToolError
+from dovetail.protocol.capabilities import Completion
 from dovetail.protocol.jsonrpc import encode
-from dovetail.protocol.results import PromptResult, ReadResourceResult, Result, ToolResult
+from dovetail.protocol.results import CompleteResult, PromptResult, ReadResourceResult, Result, ToolResult
+from dovetail.protocol.session import EVERYTHING, Rules, VisibilityRule
 from dovetail.protocol.uri_template import normalize_escapes, normalize_uri
 from dovetail.registry import mounts as naming
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.mounts import Choice, Mounted, Renaming
+from dovetail.registry.mounts import Mounted
 from dovetail.registry.resources import Resource, Template
 from dovetail.registry.tools import Tool
+from dovetail.registry.visibility import Names, fits, texts
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
 log = logging.getLogger("dovetail")
-KINDS = {"tools": ("tools",), "prompts": ("prompts",), "resources": ("direct", "templates")}  # catalogs by change
+# The list that a catalog is part of:
+KINDS: dict[str, ChangeKind]
+KINDS = {"tools": "tools", "prompts": "prompts", "direct": "resources", "templates": "resources"}
 
 
 def _catalogs(engine: "Engine") -> dict[str, Catalog[Any]]:
@@ -69,127 +74,117 @@ class Entry(NamedTuple):
     source: Any
     key: str
     copy: Any
-    has_uris: bool  # in its `_meta`, which may or may not be those of the child's resources
 
 
 class Mount:
     """One child of a server. Without an engine it is a registry, whose tools run at the parent."""
 
     def __init__(
-        self, parent: "Engine", given: Any, child: "Engine | None", tools: Catalog[Tool], namespace: str,
-        choice: Choice, transforms: Mapping[str, Any], where: str,
+        self, mounts: "Mounts", given: Any, child: "Engine | None", tools: Catalog[Tool], namespace: str,
+        choice: VisibilityRule, transforms: Mapping[str, Any], where: str,
     ) -> None:  # fmt: skip
-        self.parent, self.given, self.engine = parent, given, child
-        self.namespace, self.choice, self.where = namespace, choice, where
+        self.parent, self.given = mounts.engine, given
+        self.child: Any = child  # its engine; None of a registry
+        self.namespace, self.choice, self.transforms, self.where = namespace, choice, transforms, where
         self.name = "ToolRegistry" if child is None else child.info.name
         self.sources = {"tools": tools} if child is None else _catalogs(child)
-        self.renaming = Renaming(self, namespace, transforms, where, self.is_own, child is not None)
         self.is_active = True  # its items are at the parent
-        self.on_change: Callable[[], object] = bool  # of a registry
-        self._is_started = False  # it has entered the lifespan of the child
-        self._targets = _catalogs(parent)
+        self._loop: asyncio.AbstractEventLoop | None = None  # on which it has entered the lifespan of the child
+        self._mounts, self._targets = mounts, _catalogs(mounts.engine)
         self._entries: dict[str, dict[str, Entry]] = {kind: {} for kind in self.sources}  # by keys of the child
+        self._left_out: dict[str, set[str]] = {kind: set() for kind in self.sources}  # problems that were logged
         self._versions: dict[str, int] = {}
-        self._left_out: dict[tuple[str, str], Any] = {}  # the items that could not be mounted
 
     @property
-    def child(self) -> "Engine":
-        assert self.engine is not None
-        return self.engine
+    def path(self) -> str:
+        """The place of the child, in keys of the store."""
+        return f"{self.parent.path}{self.namespace}({self.name})/"
 
     # ── catalogs ──
 
-    def plan(self, kind: str, *, strict: bool, again: bool = False) -> dict[str, Entry | None]:
-        """What has changed, by keys of the child; None is gone. What is not possible raises if `strict`, else is gone.
+    def sync(self, *, strict: bool = False) -> set[ChangeKind]:
+        """Bring the parent's catalogs up to date; returns the lists whose changes were announced.
 
-        `again`: the child has other resources, so that URIs in `_meta` may be its own now.
+        If `strict`, a name that is taken and the like raises SetupError, and nothing has changed; else it is logged.
         """
-        source, known = self.sources[kind], self._entries[kind]
+        with self._mounts.lock:
+            stale = {kind for kind, source in self.sources.items() if self._versions.get(kind) != source.version}
+            if not stale or not self.is_active:
+                return set()
+            again = not stale.isdisjoint(("direct", "templates"))  # URIs in `_meta` may be the child's own now
+            kinds = self.sources if again else stale
+            wanted = {kind: self._wanted(kind, strict=strict, again=again) for kind in kinds}
+            changed = {KINDS[kind] for kind, entries in wanted.items() if self._put(kind, entries)}
+        if "resources" in changed:
+            self._mounts.watch_again()
+        return changed
+
+    def remove_all(self) -> None:
+        self.is_active = False
+        for kind in self.sources:
+            self._put(kind, {})
+
+    def _wanted(self, kind: str, *, strict: bool, again: bool) -> dict[str, Entry]:
+        source, known, problems = self.sources[kind], self._entries[kind], set[str]()
         self._versions[kind] = source.version
-        gone = [own for own, each in known.items() if source.get(own) is not each.source or (again and each.has_uris)]
-        plan: dict[str, Entry | None] = dict.fromkeys(gone)
-        free, taken = {known[own].key for own in gone}, set[str]()
-        for own in [own for own in source.names() if own not in known or own in plan]:
-            item = source.get(own)
-            if item is None or not self._takes(item):
+        wanted = {
+            own: entry
+            for own, entry in known.items()
+            if source.get(own) is entry.source and not (again and self._has_uris(entry.source))
+        }
+        taken = {entry.key for entry in wanted.values()}
+        for own in [each for each in source.names() if each not in wanted]:
+            if (item := source.get(own)) is None or not fits(self.choice, item):
                 continue
             try:
-                entry = self._entry(kind, item)
-                self._check(kind, entry, free, taken)
-                plan[own] = entry
+                wanted[own] = entry = self._entry(kind, item, taken)
                 taken.add(entry.key)
             except SetupError as problem:
                 if strict:
                     raise
-                if self._left_out.get((kind, own)) is not item:
-                    log.warning("%s; it is left out", problem)
-                self._left_out[kind, own] = item
-        return plan
+                problems.add(str(problem))
+        for text in sorted(problems - self._left_out[kind]):
+            log.warning("%s; it is left out", text)
+        self._left_out[kind] = problems
+        return wanted
 
-    def _takes(self, item: Any) -> bool:
-        folder = getattr(item, "folder", None)  # whose files come along with it
-        return self.choice.takes(item if folder is None else self.sources["templates"].get(folder) or item)
+    def _put(self, kind: str, entries: dict[str, Entry]) -> bool:
+        known, self._entries[kind] = self._entries[kind], entries
+        old, new = ({each.key: each.copy for each in some.values()} for some in (known, entries))
+        return self._targets[kind].exchange(old, new)
 
-    def _entry(self, kind: str, item: Any) -> Entry:
-        copy, meta = self.renaming.copy(item), item.definition.meta
-        key = copy.name if kind in ("tools", "prompts") else copy.uri
-        has_uris = bool(self.namespace and meta) and b"://" in encode(meta)
-        return Entry(item, normalize_uri(key) if kind == "direct" else key, copy, has_uris)
+    def _has_uris(self, item: Any) -> bool:
+        return bool(self.namespace and item.definition.meta) and b"://" in encode(item.definition.meta)
 
-    def _check(self, kind: str, entry: Entry, free: set[str], taken: set[str]) -> None:
-        """Raises SetupError if the name is taken, or if access rules overlap."""
-        other = self if entry.key in taken else self._targets[kind].get(entry.key)
-        if other is self or (other is not None and entry.key not in free):
-            route = Mounted(self, "") if other is self else route_of(other)
-            elder = self.parent.info.name if route is None else route.mount.name
-            one = f"the {self.sources[kind].noun} {entry.source.definition.name!r} of {self.name!r}"
+    def _entry(self, kind: str, item: Any, taken: set[str]) -> Entry:
+        """The copy of an item; raises SetupError if its name is taken or not possible, or if access rules overlap."""
+        copy = naming.copy_item(self, item)
+        key = copy.name if kind in ("tools", "prompts") else normalize_uri(copy.uri) if kind == "direct" else copy.uri
+        elder = self._targets[kind].find(key)
+        route = None if elder is None else route_of(elder)
+        if key in taken or (elder is not None and (route is None or route.mount is not self)):
+            owner = self.name if key in taken else self.parent.info.name if route is None else route.mount.name
+            one = f"the {self.sources[kind].noun} {item.definition.name!r} of {self.name!r}"
             fix = "mount it with another namespace=, or choose with only="
-            raise SetupError(f"{self.where}: {one} would be {entry.key!r} here, as one of {elder!r} is; {fix}")
-        if kind in KINDS["resources"]:
-            self.parent.resources.check_overlaps(entry.copy, self.where, self)
-
-    def apply(self, kind: str, plan: Mapping[str, Entry | None]) -> bool:
-        """Change the parent's catalog; True if its listeners were called."""
-        known, target, removed, new = self._entries[kind], self._targets[kind], list[str](), dict[str, Any]()
-        for own, entry in plan.items():
-            old = known.pop(own, None)
-            if old is not None and target.get(old.key) is not old.copy:  # the parent's author has removed it
-                old = None
-            if entry is not None:
-                known[own] = entry
-            if old is not None and entry is not None and old.key == entry.key:
-                target.replace(entry.key, entry.copy)
-                continue
-            removed += [] if old is None else [old.key]
-            new |= {} if entry is None else {entry.key: entry.copy}
-        if removed or new:  # resources change as files do: each worker finds out by itself
-            (self.parent.resources.swap if kind == "direct" else target.update)(removed, new)
-        return bool(removed or new)
-
-    def sync(self, kinds: Iterable[str]) -> bool:
-        """Bring catalogs of the parent up to date; True if listeners were called."""
-        stale = {kind for kind in kinds if self._versions.get(kind) != self.sources[kind].version}
-        again = not stale.isdisjoint(KINDS["resources"])
-        plans = {kind: self.plan(kind, strict=False, again=again) for kind in (self.sources if again else stale)}
-        return sum(self.apply(kind, plan) for kind, plan in plans.items()) > 0  # all of them, so not `any`
-
-    def remove_all(self) -> None:
-        self.is_active = False
-        for kind, known in self._entries.items():
-            self.apply(kind, dict.fromkeys(known))
+            raise SetupError(f"{self.where}: {one} would be {key!r} here, as one of {owner!r} is; {fix}")
+        if KINDS[kind] == "resources":
+            self.parent.resources.check_overlaps(copy, self.where, self)
+        return Entry(item, key, copy)
 
     def status(self, path: str) -> "MountStatus":
         """`path`: the namespace, with those of the servers around it."""
-        status = None if self.engine is None else self.engine.backend_status
-        kind = "registry" if self.engine is None else "server" if status is None else "proxy"
-        counts = {name: sum(len(self._entries.get(each, ())) for each in kinds) for name, kinds in KINDS.items()}
+        status = None if self.child is None else self.child.backend_status
+        kind = "registry" if self.child is None else "server" if status is None else "proxy"
+        counts: dict[str, int] = dict.fromkeys(KINDS.values(), 0)
+        for catalog, entries in self._entries.items():
+            counts[KINDS[catalog]] += len(entries)
         return MountStatus(self.name, path, kind, counts, None if status is None else status())
 
     # ── URIs ──
 
     def is_own(self, uri: str) -> bool:
         """Whether a URI is one of the child's that have another one at the parent."""
-        source = None if self.engine is None else self.engine.resources.get(uri)
+        source = None if self.child is None else self.child.resources.get(uri)
         return source is not None and naming.rename_uri(source.uri, self.namespace) != source.uri
 
     def own_uri(self, source: Resource | Template, uri: str) -> str:
@@ -202,30 +197,48 @@ class Mount:
 
     def renamed(self, result: Any) -> Any:
         """The result of the child, with the parent's URIs."""
+        if not self.namespace:
+            return result
         rename = partial(naming.rename_content, namespace=self.namespace, is_own=self.is_own)
-        if isinstance(result, ToolResult) and self.namespace and (result.content or result.meta):
+        if isinstance(result, ToolResult) and (result.content or result.meta):
             meta = naming.rename_meta(result.meta, self.namespace, self.is_own)
             return replace(result, content=tuple(map(rename, result.content)), meta=meta)
-        if isinstance(result, PromptResult) and self.namespace:
+        if isinstance(result, PromptResult):
             return replace(result, messages=[replace(each, content=rename(each.content)) for each in result.messages])
-        if isinstance(result, ReadResourceResult) and self.namespace:
+        if isinstance(result, ReadResourceResult):
             return replace(result, items=[*map(rename, result.items)])
         return result
+
+    # ── changes of the child ──
+
+    def relay(self, change: Change) -> None:
+        """Publish a change of the child, as one of the parent."""
+        if not change.uri:
+            if change.kind not in self.sync():
+                self.parent.publish(change)
+            return
+        is_renamed = self.is_own(change.uri) or self.child.resources.get(change.uri) is None
+        uri = naming.rename_uri(change.uri, self.namespace) if is_renamed else change.uri
+        self.parent.publish(replace(change, uri=uri))
 
     # ── the lifespan of the child ──
 
     async def start(self) -> None:
-        if self.engine is not None and not self._is_started:
-            await self.engine.start(self.given)
-            self._is_started = True
+        loop = asyncio.get_running_loop()
+        if self.child is not None and self._loop is not loop:
+            await self.child.start(self.given)
+            self._loop = loop
+            if not self.is_active:  # it was unmounted meanwhile
+                await self.stop()
 
     async def stop(self) -> None:
-        if self.engine is not None and self._is_started:
-            self._is_started = False
-            await self.engine.stop()
+        if self._loop is asyncio.get_running_loop():
+            self._loop = None
+            await self.child.stop()
 
-    async def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def run(self, context: RequestContext, work: Callable[[], Awaitable[Any]]) -> Any:
         """Run a call. It counts as a user of the lifespan, which may be entered just now, or left."""
+        context.served = context.served or self.parent
         await self.child.start(self.given)
         try:
             return self.renamed(await work())
@@ -237,20 +250,15 @@ class Mounts:
     """All children of a server."""
 
     def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
+        self.engine = engine
         self._mounts: list[Mount] = []
         self._watched: dict[str, tuple[Mount, str]] = {}  # by URI: where it is watched, and its URI there
-        self._lifespans = AsyncExitStack()
         self._background: set[Future[None]] = set()  # lifespans that are entered or left while the parent runs
-        self._lock = threading.RLock()  # tools in worker threads may register tools
+        self.lock = threading.RLock()  # tools in worker threads may register tools
         engine.before_list.append(self.before_list)
 
     def engines(self) -> "list[Engine]":
-        return [mount.engine for mount in self._mounts if mount.engine is not None]
-
-    def path_of(self, child: "Engine") -> str:
-        namespaces = [mount.namespace for mount in self._mounts if mount.engine is child]
-        return f"{self._engine.path}{''.join(namespaces) or f'({child.info.name})'}/"
+        return [mount.child for mount in self._mounts if mount.child is not None]
 
     def status(self, path: str = "") -> list[MountStatus]:
         """All mounts, each followed by those of the mounted server."""
@@ -258,8 +266,8 @@ class Mounts:
         for mount in tuple(self._mounts):
             own = "_".join(filter(None, (path, mount.namespace)))
             found.append(mount.status(own))
-            if mount.engine is not None and mount.engine.mounts is not None:
-                found += mount.engine.mounts.status(own)
+            if mount.child is not None and mount.child.mounts is not None:
+                found += mount.child.mounts.status(own)
         return found
 
     def tools_below(self) -> list[Catalog[Tool]]:
@@ -268,86 +276,89 @@ class Mounts:
 
     def mount(
         self, given: Any, child: "Engine | None", tools: Catalog[Tool], namespace: str | None, *,
-        only: Any = None, tags: Any = None, transforms: Any = None,
+        only: Names, tags: Names, transforms: Any,
     ) -> None:  # fmt: skip
         """Mount a server or a registry; raises SetupError, and then nothing has changed."""
         where = f"server.mount({'ToolRegistry' if child is None else child.info.name!r})"
-        self._check_place(child, tools, where)
-        if not isinstance(transforms or {}, Mapping):
-            raise SetupError(f"{where}: transforms={transforms!r} is not possible; it must be a dict by names of tools")
-        choice, namespace = Choice.from_options(only, tags, where), naming.checked_namespace(namespace, where)
-        mount = Mount(self._engine, given, child, tools, namespace, choice, transforms or {}, where)
-        mount.on_change = partial(self._sync, mount, ("tools",))
-        if child is None or not child.before_list:  # else it may have tools that it does not know of yet
-            mount.renaming.check_transforms(tools.names())
-        with self._lock:
-            plans = {kind: mount.plan(kind, strict=True) for kind in mount.sources}
+        known = tools.names() if child is None or not child.before_list else None  # else it may not know its tools yet
+        transforms = naming.checked_transforms(transforms, known, where)
+        namespace = naming.checked_namespace(namespace, where)
+        choice = VisibilityRule(True, texts(tags, f"{where}: tags"), texts(only, f"{where}: only"))
+        mount = Mount(self, given, child, tools, namespace, choice, transforms, where)
+        with self.lock:
+            self._check_place(mount)
+            mount.sync(strict=True)
             self._mounts.append(mount)
             if child is None:
-                tools.on_change(mount.on_change)
+                tools.on_change(mount.sync)
             else:
-                child.parent = self._engine
-            for kind, plan in plans.items():
-                mount.apply(kind, plan)
-        self._engine.forget_capabilities()
-        self._run_late(self._start_late(mount))
+                child.mount = mount
+            mount.sync()  # another thread may have changed something before it was followed
+        if child is not None and child.refresher is not None:
+            self.engine.open_refresher()
+        self.engine.forget_capabilities()
+        if self.engine.is_serving:
+            self._run_late(self._start_late(mount))
 
-    def _check_place(self, child: "Engine | None", tools: Catalog[Tool], where: str) -> None:
-        below = [tools, *(child.mounts.tools_below() if child is not None and child.mounts is not None else [])]
-        line = _line_of(self._engine)
+    def _check_place(self, new: Mount) -> None:
+        where, child, here = new.where, new.child, self.engine.info.name
+        line = _line_of(self.engine)
         if child in line:
             raise SetupError(f"{where}: a server can't be mounted in itself, nor in a server that it holds")
+        below = child.mounts.tools_below() if child is not None and child.mounts is not None else []
         for above in line:
-            if any(each is above.tools for each in below):
+            if any(each is above.tools for each in (new.sources["tools"], *below)):
                 raise SetupError(f"{where}: its tools are those of {above.info.name!r} already, by Server(tools=)")
-        if child is not None and child.options.auth is not None and self._engine.options.auth is None:
-            fix = f"give {self._engine.info.name!r} auth=, or leave it out there"
+        if child is None:
+            return
+        if child.options.auth is not None and self.engine.options.auth is None:
+            fix = f"give {here!r} auth=, or leave it out there"
             raise SetupError(f"{where}: its auth= does not come along, since its parent meets the callers; {fix}")
-        if child is not None and child.parent is not None:
+        if child.parent is not None:
             fix = "make another Server for the second place, or unmount it there first"
-            raise SetupError(
-                f"{where} in {self._engine.info.name!r}: it is in {child.parent.info.name!r} already; {fix}"
-            )
+            raise SetupError(f"{where} in {here!r}: it is in {child.parent.info.name!r} already; {fix}")
+        if any(each.child is not None and each.path == new.path for each in self._mounts):  # their states are the same
+            fix = "mount it with another namespace=, or give it another name"
+            raise SetupError(f"{where}: there is a server {new.name!r} in this namespace already; {fix}")
 
     def unmount(self, which: Any) -> bool:
         """Unmount a server, a registry, or all of a namespace; True if there was one."""
-        with self._lock:
+        with self.lock:
             found = [each for each in self._mounts if each.given is which or each.namespace == which != ""]
             for mount in found:
-                self._remove(mount)
+                self._mounts.remove(mount)
+                mount.remove_all()
+                if mount.child is None:
+                    mount.sources["tools"].off_change(mount.sync)
+                else:
+                    mount.child.mount = None
+                self._run_late(self._stop_late(mount))
+        self.engine.forget_capabilities()
         return bool(found)
-
-    def _remove(self, mount: Mount) -> None:
-        self._mounts.remove(mount)
-        mount.remove_all()
-        for uri in [uri for uri, (place, _) in self._watched.items() if place is mount]:
-            self.watch(uri, False)
-        if mount.engine is None:
-            mount.sources["tools"].off_change(mount.on_change)
-        else:
-            mount.engine.parent = None
-        self._engine.forget_capabilities()
-        self._run_late(mount.stop())
 
     # ── running ──
 
     async def start(self) -> None:
         """Enter the lifespans of all children; raises what one of them raises."""
-        async with AsyncExitStack() as stack:
+        self._background = set()
+        try:
             for mount in self._mounts:  # which may grow: a lifespan may mount others
-                stack.push_async_callback(mount.stop)
                 await mount.start()
-            self._lifespans = stack.pop_all()
+        except BaseException:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         if self._background:
             await asyncio.wait([asyncio.wrap_future(each) for each in tuple(self._background)])
-        await self._lifespans.aclose()
+        async with AsyncExitStack() as stack:  # the last one first, and all of them
+            for mount in self._mounts:
+                stack.push_async_callback(mount.stop)
 
     def _run_late(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work in the background if the server runs; from any thread."""
-        loop = self._engine.loop
-        if loop is None or not self._engine.is_serving:
+        """Run work in the background, from any thread, if the server has been started."""
+        loop = self.engine.loop
+        if loop is None or loop.is_closed():
             return work.close()
         task = asyncio.run_coroutine_threadsafe(work, loop)
         self._background.add(task)
@@ -355,56 +366,43 @@ class Mounts:
         return None
 
     async def _start_late(self, mount: Mount) -> None:
-        self._lifespans.push_async_callback(mount.stop)
         try:
             await mount.start()
         except Exception:
             log.exception("%s: its lifespan failed, so it is unmounted", mount.where)
             self.unmount(mount.given)
-        if not mount.is_active:
+        self.watch_again()
+
+    async def _stop_late(self, mount: Mount) -> None:
+        for uri in [uri for uri, (place, _) in self._watched.items() if place is mount]:
+            self.watch(uri, False)
+        try:
             await mount.stop()
-        self._watch_again()
+        except Exception:
+            log.exception("%s: its lifespan failed at its end", mount.where)
 
-    # ── changes and subscriptions ──
-
-    def _sync(self, mount: Mount, kinds: Iterable[str]) -> bool:
-        with self._lock:
-            has_changed = mount.is_active and mount.sync(kinds)
-        if has_changed:
-            self._watch_again()
-        return has_changed
+    # ── lists and subscriptions ──
 
     async def before_list(self, context: RequestContext) -> None:
         """Have all children bring their catalogs up to date, at once."""
-        children = [mount for mount in self._mounts if mount.engine is not None]
+        children = [mount for mount in self._mounts if mount.child is not None]
         work = [(mount, refresh(context)) for mount in children for refresh in mount.child.before_list]
         if context.request.method == "resources/list":
             work += [(mount, mount.child.resources.refresh_files()) for mount in children]
         outcomes = await asyncio.gather(*(each for _, each in work), return_exceptions=True)
         for mount in tuple(self._mounts):
-            self._sync(mount, mount.sources)
+            mount.sync()
         wanted = getattr(context.request.params, "name", "")
-        is_found = (self._engine.prompts if context.request.method == "prompts/get" else self._engine.tools).get(wanted)
+        is_found = (self.engine.prompts if context.request.method == "prompts/get" else self.engine.tools).get(wanted)
         for (mount, _), outcome in zip(work, outcomes, strict=True):
             if isinstance(outcome, ToolError) and is_found is None and wanted.startswith(mount.namespace):
                 raise outcome  # a backend that can't be reached may have what is called
             if isinstance(outcome, Exception) and not isinstance(outcome, ToolError):
                 log.error("the lists of %r could not be brought up to date", mount.name, exc_info=outcome)
 
-    def relay(self, child: "Engine", change: Change) -> None:
-        """Publish a change of a child, as one of the parent."""
-        for mount in [each for each in self._mounts if each.engine is child]:
-            if not change.uri:
-                if not self._sync(mount, KINDS[change.kind]):
-                    self._engine.publish(change)
-            elif mount.is_own(change.uri) or child.resources.get(change.uri) is None:
-                self._engine.publish(replace(change, uri=naming.rename_uri(change.uri, mount.namespace)))
-            else:
-                self._engine.publish(change)
-
     def forget(self, change: Change, *, from_other_worker: bool) -> None:
         """Drop cached contents of the children, which may be those of this change."""
-        for mount in [each for each in self._mounts if each.engine is not None]:
+        for mount in [each for each in self._mounts if each.child is not None]:
             if (own := naming.own_uri(change.uri, mount.namespace)) is not None:
                 mount.child.forget_contents(replace(change, uri=own), from_other_worker=from_other_worker)
 
@@ -415,21 +413,22 @@ class Mounts:
             if mount is not None:
                 mount.child.hub.release_uri(own)
             return mount is not None
-        if (source := self.resource(uri)) is not None and (route := route_of(source)) is not None:
-            self._watched[uri] = route.mount, route.mount.own_uri(source, uri)
-            route.mount.child.hub.retain_uri(self._watched[uri][1])
+        if (source := self.resource(uri, EVERYTHING)) is not None and source.mounted is not None:
+            mount = source.mounted.mount
+            self._watched[uri] = mount, mount.own_uri(source, uri)
+            mount.child.hub.retain_uri(self._watched[uri][1])
         return uri in self._watched
 
-    def _watch_again(self) -> None:
+    def watch_again(self) -> None:
         """Pass subscriptions down whose resources have come since; only on the loop."""
-        if asyncio._get_running_loop() is self._engine.loop is not None:
-            for uri in self._engine.hub.uris():
+        if asyncio._get_running_loop() is self.engine.loop is not None:
+            for uri in self.engine.hub.uris():
                 if uri not in self._watched:
                     self.watch(uri, True)
 
-    def resource(self, uri: str) -> Resource | Template | None:
+    def resource(self, uri: str, rules: Rules) -> Resource | Template | None:
         """The mounted resource of a URI; None if there is none, or it is the server's own."""
-        source = self._engine.resources.get(uri)
+        source = self.engine.resources.get(uri, rules)
         return None if source is None or source.mounted is None else source
 
 
@@ -446,15 +445,14 @@ def route_of(item: Any) -> Mounted | None:
     return route if isinstance(route, Mounted) else None
 
 
-async def forward(mounted: Mounted, context: RequestContext, **changes: Any) -> Result:
+async def forward(mounted: Mounted, context: RequestContext, /, **changes: Any) -> Result:
     """The child's result for the request, with these params of its own."""
     outer, mount = context.request, mounted.mount
-    child: Engine = mount.child
-    handler = child.chain or partial(HANDLERS[outer.method], child)
+    handler = mount.child.chain or partial(HANDLERS[outer.method], mount.child)
     context.original_params = context.original_params or outer.params
     context.request = replace(outer, params=replace(outer.params, **changes))
     try:
-        result: Result = await mount.run(partial(handler, context))
+        result: Result = await mount.run(context, partial(handler, context))
         return result
     finally:
         context.request = outer
@@ -463,20 +461,28 @@ async def forward(mounted: Mounted, context: RequestContext, **changes: Any) -> 
 async def call_mounted(engine: "Engine", context: RequestContext, tool: Tool) -> Result:
     assert isinstance(tool.route, Mounted)
     changes: dict[str, Any] = {"name": tool.route.own}
-    if tool.rewrite is not None:
+    if tool.rewriter is not None:
         try:
-            changes["arguments"] = tool.rewrite(context.request.params.arguments)
+            changes["arguments"] = tool.rewriter.rewrite(context.request.params.arguments)
         except ArgumentError as failure:
             return failure_result(engine, context, tool, failure)
     return await forward(tool.route, context, **changes)
 
 
-async def forward_completion(mounted: Mounted, target: Any, context: RequestContext) -> Result:
-    ref = context.request.params.ref
-    if ref.type != "ref/resource":
-        return await forward(mounted, context, ref=replace(ref, name=mounted.own))
-    own = mounted.own if ref.uri == target.uri else mounted.mount.own_uri(target, ref.uri)
-    return await forward(mounted, context, ref=replace(ref, uri=own))
+async def complete_mounted(mounted: Mounted, target: Any, context: RequestContext) -> Result:
+    params = context.request.params
+    if params.ref.type == "ref/resource":
+        own = mounted.own if params.ref.uri == target.uri else mounted.mount.own_uri(target, params.ref.uri)
+        return await forward(mounted, context, ref=replace(params.ref, uri=own))
+    changes: dict[str, Any] = {"ref": replace(params.ref, name=mounted.own)}
+    if isinstance(target, Tool) and target.rewriter is not None:
+        names = target.rewriter.own_names
+        if params.argument.name not in names:
+            return CompleteResult(Completion([]))
+        others = {names[each]: value for each, value in params.context.arguments.items() if each in names}
+        changes["argument"] = replace(params.argument, name=names[params.argument.name])
+        changes["context"] = replace(params.context, arguments=others)
+    return await forward(mounted, context, **changes)
 
 
 async def read_mounted(
@@ -488,9 +494,9 @@ async def read_mounted(
     assert source.mounted is not None
     mount, asked = source.mounted.mount, uri if uri.isascii() else normalize_escapes(uri)
     own, usual = mount.own_uri(source, uri), normalize_uri(uri)
+    read = partial(mount.child.read, own, context)
     try:
-        read = partial(mount.child.read, own, context)
-        result = await (forward(source.mounted, context, uri=own) if is_request else mount.run(read))
+        result = await (forward(source.mounted, context, uri=own) if is_request else mount.run(context, read))
     except NotFound as failure:
         raise NotFound(failure.message, uri=uri) from None
     if not isinstance(result, ReadResourceResult):

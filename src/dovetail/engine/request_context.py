@@ -144,6 +144,7 @@ class RequestContext(msgspec.Struct, eq=False):
     slots: "HeldSlots | None" = None  # of the function that runs for it
     outlives_connection: bool = False  # its client will make it again, so a disconnect does not cancel it
     original_params: Any = None  # as they came, once a middleware may have changed those of the request
+    served: "Engine | None" = None  # the server that the client knows, once a mounted one has the request
     _cancellation: Cancellation | None = None
 
     __repr__ = object.__repr__  # its parts hold the headers of the request, and the token in them

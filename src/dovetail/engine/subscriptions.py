@@ -375,6 +375,11 @@ class Refresher:
     def add(self, function: Callable[[], Any]) -> None:
         self._functions.append(function)
 
+    def functions(self) -> list[Callable[[], Any]]:
+        """Those of the server, and of all that are mounted there."""
+        below = [child.refresher for child in self._engine.mounted_engines() if child.refresher is not None]
+        return [*self._functions, *(function for each in below for function in each.functions())]
+
     async def refresh(self) -> None:
         """Have every worker run the functions; return when this worker has. Raises what a function raises here."""
         state = self._engine.state
@@ -390,7 +395,7 @@ class Refresher:
                 return
             self.changed = changed = set[ChangeKind]()
             try:
-                for function in self._functions:
+                for function in self.functions():
                     is_async = inspect.iscoroutinefunction(function)
                     value = function() if is_async else await self._engine.threads.run(function, label="on_refresh")
                     if inspect.isawaitable(value):

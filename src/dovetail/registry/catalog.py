@@ -101,7 +101,7 @@ class Catalog(Generic[T]):
         """Replace an item by a new version, which keeps its number; no listener is called."""
         with self._lock:
             if name in self._numbers:
-                self._place_of(name)[name] = item
+                self._put({name: item})
                 self._drop_pages()
 
     def remove(self, name: str) -> bool:
@@ -120,18 +120,21 @@ class Catalog(Generic[T]):
             for name in found:
                 del self._place_of(name)[name], self._numbers[name]
             added = {name: item for name, item in new.items() if name not in self._numbers}
-            if self.rules:
-                enabled = {name: item for name, item in added.items() if self._is_enabled(item)}
-                self._disabled.update((name, item) for name, item in added.items() if name not in enabled)
-                self._items.update(enabled)
-            else:
-                self._items.update(added)
+            self._put(added)
             self._numbers.update((name, number) for number, name in enumerate(added, self._last_number + 1))
             self._last_number += len(added)
             if found or added:
                 self.ever_used = True
                 self._drop_pages()
             return bool(found or added)
+
+    def _put(self, items: Mapping[str, T]) -> None:
+        """Put items where the rules say; at no time is one missing that stays enabled."""
+        for name, item in items.items():
+            enabled = not self.rules or self._is_enabled(item)
+            here, there = (self._items, self._disabled) if enabled else (self._disabled, self._items)
+            here[name] = item
+            there.pop(name, None)
 
     def _place_of(self, name: str) -> dict[str, T]:
         return self._items if name in self._items else self._disabled
@@ -143,13 +146,11 @@ class Catalog(Generic[T]):
         """Add rules, which hold for later items too."""
         with self._lock:
             self.rules = registry.visibility.extended(self.rules, new)
-            enabled = [name for name, item in self._disabled.items() if self._is_enabled(item)]
-            disabled = [name for name, item in self._items.items() if not self._is_enabled(item)]
-            self._items.update((name, self._disabled.pop(name)) for name in enabled)
-            self._disabled.update((name, self._items.pop(name)) for name in disabled)
-            if enabled or disabled:
+            before = self._items.keys() | ()
+            self._put({**self._items, **self._disabled})
+            if has_changed := before != self._items.keys():
                 self._drop_pages()
-        if enabled or disabled:
+        if has_changed:
             self._announce()
 
     def find(self, name: str, rules: Rules = EVERYTHING) -> T | None:
@@ -161,17 +162,20 @@ class Catalog(Generic[T]):
             return item
         return item if registry.visibility.is_enabled(rules, item, default=name in self._items) else None
 
-    def update(self, removed: Iterable[str], new: Mapping[str, T]) -> None:
-        """`swap`, and call the listeners if something changed."""
-        if self.swap(removed, new):
-            self._announce()
+    def exchange(self, old: Mapping[str, T], new: Mapping[str, T]) -> bool:
+        """Put new items in place of old ones that are still there; those with the same name keep their number.
 
-    def exchange(self, old: Mapping[str, T], new: Mapping[str, T]) -> None:
-        """Put new items in place of old ones; those with the same name keep their number."""
-        for name in old.keys() & new.keys():
+        True if something changed, and the listeners were called.
+        """
+        present = {name for name, item in old.items() if self.find(name) is item}
+        other = [name for name in present & new.keys() if new[name] is not old[name]]
+        for name in other:
             self.replace(name, new[name])
-        if self.swap(old.keys() - new.keys(), new) or old:
+        added = {name: item for name, item in new.items() if name not in old}
+        has_changed = self.swap(present - new.keys(), added) or bool(other)
+        if has_changed:
             self._announce()
+        return has_changed
 
     def page(self, after: int, size: int) -> Page[T]:
         return self.snapshot.page(after, size)

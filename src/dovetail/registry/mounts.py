@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,7 +9,7 @@ from msgspec.structs import replace
 
 from dovetail import registry
 from dovetail.errors import SetupError
-from dovetail.protocol.types import MAX_URI_LENGTH, TAGS_KEY, EmbeddedResource, ResourceContents, ResourceLink
+from dovetail.protocol.types import MAX_URI_LENGTH, EmbeddedResource, ResourceContents, ResourceLink
 from dovetail.protocol.uri_template import UriTemplate
 from dovetail.registry import registration
 from dovetail.registry.catalog import check_name
@@ -18,7 +17,6 @@ from dovetail.registry.prompts import Prompt
 from dovetail.registry.resources import Resource, Template
 from dovetail.registry.tools import Tool
 
-Item = Tool | Prompt | Resource | Template
 I = TypeVar("I", Tool, Prompt, Resource, Template)  # noqa: E741
 IsOwn = Callable[[str], bool]  # whether a URI is one of the child's
 
@@ -90,73 +88,51 @@ def rename_content(block: Any, namespace: str, is_own: IsOwn) -> Any:
 # ── items ──
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """Which items of a child come along: those of these names or patterns, and with one of these tags."""
+def copy_item(mount: Any, item: I) -> I:
+    """The item of the parent: with another name, and a route back to the child. Raises SetupError if it can't be.
 
-    only: tuple[str, ...] | None = None
-    tags: frozenset[str] | None = None
+    `mount` is a `Mount` of engine/mounts.py.
+    """
+    namespace = mount.namespace
+    if namespace and item.definition.meta:
+        meta = rename_meta(item.definition.meta, namespace, mount.is_own)
+        item = replace(item, definition=replace(item.definition, meta=meta))
+    if isinstance(item, Tool):
+        return _copy_tool(mount, item)
+    if isinstance(item, Prompt):
+        definition = replace(item.definition, name=prefix_of(namespace) + item.name)
+        return replace(item, definition=definition, mounted=Mounted(mount, item.name))
+    uri, mounted = rename_uri(item.uri, namespace), Mounted(mount, item.uri)
+    if len(uri) > MAX_URI_LENGTH:
+        raise SetupError(f"{mount.where}: the URI of {item.definition.name!r} is too long with the namespace")
+    if isinstance(item, Template):  # files are found, listed and watched by the child
+        template, definition_ = UriTemplate(uri), replace(item.definition, uri_template=uri)
+        unused: dict[str, Any] = {"directory": None, "guarded": {}, "cache": None}
+        return replace(item, definition=definition_, mounted=mounted, template=template, **unused)
+    folder = None if item.folder is None else rename_uri(item.folder, namespace)
+    unused = {"path": None, "describe": None, "cache": None}
+    return replace(item, definition=replace(item.definition, uri=uri), mounted=mounted, folder=folder, **unused)
 
-    @classmethod
-    def from_options(cls, only: Any, tags: Any, where: str) -> "Choice":
-        kinds = {"only": registration.NAMES, "tags": registration.NAMES}
-        registration.checked_options({"only": only, "tags": tags}, kinds, where, kinds)
-        return cls(None if only is None else tuple(only), None if tags is None else frozenset(tags))
 
-    def takes(self, item: Item) -> bool:
-        if self.tags is not None and self.tags.isdisjoint((item.definition.meta or {}).get(TAGS_KEY, ())):
-            return False
-        return self.only is None or any(self.fits(pattern, item) for pattern in self.only)
-
-    @staticmethod
-    def fits(pattern: str, item: Item) -> bool:
-        texts = [item.definition.name, *([item.uri] if isinstance(item, Resource | Template) else [])]
-        return any(pattern == text or fnmatchcase(text, pattern) for text in texts)
+def _copy_tool(mount: Any, tool: Tool) -> Tool:
+    own, where, prefix = tool.name, f"{mount.where}, tool {tool.name}", prefix_of(mount.namespace)
+    if mount.child is not None:  # else it runs at the parent: the child is only a registry
+        tool = replace(tool, route=Mounted(mount, own), rewriter=None)
+    if own in mount.transforms:
+        return registry.transforms.transform_tool(tool, mount.transforms[own], where, prefix)
+    name = check_name(prefix + own, where)
+    return replace(tool, definition=replace(tool.definition, name=name), label=f"tool {name}")
 
 
-class Renaming(msgspec.Struct, frozen=True):
-    """Makes the items of the parent: copies of the child's, with other names and a route back."""
+def prefix_of(namespace: str) -> str:
+    return f"{namespace}_" if namespace else ""
 
-    mount: Any
-    namespace: str
-    transforms: Mapping[str, Any]
-    where: str  # for error messages
-    is_own: IsOwn
-    is_routed: bool  # else tools run at the parent: the child is only a registry
 
-    def copy(self, item: I) -> I:
-        """The item of the parent; raises SetupError if its name is not possible."""
-        meta = rename_meta(item.definition.meta, self.namespace, self.is_own) if self.namespace else None
-        item = item if meta is None else replace(item, definition=replace(item.definition, meta=meta))
-        if isinstance(item, Tool):
-            return self._tool(item)
-        if isinstance(item, Prompt):
-            definition = replace(item.definition, name=self._name(item.name))
-            return replace(item, definition=definition, mounted=Mounted(self.mount, item.name))
-        uri, mounted = rename_uri(item.uri, self.namespace), Mounted(self.mount, item.uri)
-        if len(uri) > MAX_URI_LENGTH:
-            raise SetupError(f"{self.where}: the URI of {item.definition.name!r} is too long with the namespace")
-        if isinstance(item, Template):  # files are found, listed and watched by the child
-            definition_ = replace(item.definition, uri_template=uri)
-            changes: dict[str, Any] = {"template": UriTemplate(uri), "directory": None, "guarded": {}}
-            return replace(item, definition=definition_, mounted=mounted, cache=None, **changes)
-        changes = {"cache": None, "path": None, "describe": None, "folder": None}
-        return replace(item, definition=replace(item.definition, uri=uri), mounted=mounted, **changes)
-
-    def _tool(self, tool: Tool) -> Tool:
-        own = tool.name
-        if self.is_routed:
-            tool = replace(tool, route=Mounted(self.mount, own), rewrite=None)
-        if own in self.transforms:
-            tool = registry.transforms.transform_tool(tool, self.transforms[own], f"{self.where}, tool {own}")
-        name = check_name(self._name(tool.name), f"{self.where}, tool {own}")
-        return replace(tool, definition=replace(tool.definition, name=name), label=f"tool {name}")
-
-    def _name(self, own: str) -> str:
-        return f"{self.namespace}_{own}" if self.namespace else own
-
-    def check_transforms(self, names: Sequence[str]) -> None:
-        """Raises SetupError for a transform that fits no tool."""
-        for own in self.transforms:
-            if own not in names:
-                hint = registration.did_you_mean(own, names)
-                raise SetupError(f"{self.where}: transforms= names {own!r}, and there is no such tool{hint}")
+def checked_transforms(transforms: Any, names: Sequence[str] | None, where: str) -> Mapping[str, Any]:
+    """Raises SetupError for a transform that fits no tool of these names; None if they are not known yet."""
+    if not isinstance(transforms or {}, Mapping):
+        raise SetupError(f"{where}: transforms={transforms!r} is not possible; it must be a dict by names of tools")
+    for own in (each for each in transforms or () if names is not None and each not in names):
+        hint = registration.did_you_mean(own, names or ())
+        raise SetupError(f"{where}: transforms= names {own!r}, and there is no such tool{hint}")
+    return transforms or {}

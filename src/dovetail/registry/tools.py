@@ -24,7 +24,7 @@ from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json, to_jso
 
 if TYPE_CHECKING:
     from dovetail.registry.mounts import Mounted
-    from dovetail.registry.transforms import ToolTransform
+    from dovetail.registry.transforms import Rewriter, ToolTransform
 
 
 class CommonToolOptions(registration.CommonOptions, total=False):
@@ -69,7 +69,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     route: "registration.Reuse | Mounted | None" = None  # how a call gets its result, if not simply by a run
     headers: tuple[HeaderParameter, ...] = ()
     choices: Mapping[str, Sequence[str]] = {}  # arguments whose values are a closed set, for completion
-    rewrite: Callable[[bytes | Raw], Raw] | None = None  # a client's arguments as those of the tool that a mount calls
+    rewriter: "Rewriter | None" = None  # makes a client's arguments those of the tool that a mount calls
 
     @property
     def name(self) -> str:
@@ -161,7 +161,7 @@ def compile_tool(
     )
     if transform is None:
         return tool
-    return msgspec.structs.replace(registry.transforms.transform_tool(tool, transform, info.where), rewrite=None)
+    return msgspec.structs.replace(registry.transforms.transform_tool(tool, transform, info.where), rewriter=None)
 
 
 def _reuse(options: ToolOptions, info: FunctionInfo, annotations: ToolAnnotations | None) -> registration.Reuse | None:

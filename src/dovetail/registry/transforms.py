@@ -5,7 +5,8 @@ always. Problems are told in the client's names, and never show a hidden argumen
 """
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 import msgspec
@@ -27,14 +28,9 @@ from dovetail.schema.validate import SchemaDocument, SchemaLimits, Validator
 
 _ARGUMENT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")  # what every model accepts
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-# Keywords beside `properties` that may name arguments or count them, and those that may show hidden values:
-_NAMING = frozenset({
-    "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "const", "enum", "dependentSchemas", "dependentRequired",
-    "dependencies", "patternProperties", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties",
-    *_REFERENCES,
-})  # fmt: skip
-_SHOWING = frozenset({"default", "examples", "example"})
 _SCOPE = frozenset({"$schema", "$id", "id", "$defs", "definitions", "properties"})  # what a property may refer to
+# What a schema may have whose arguments are renamed or hidden: all else may name them, count them, or show their values
+_PLAIN = _SCOPE | {"type", "required", "additionalProperties", "title", "description", "$comment"}
 _members = msgspec.json.Decoder(dict[str, Raw] | None).decode
 _parse = msgspec.json.Decoder().decode
 
@@ -83,29 +79,32 @@ class ToolTransform:
             raise SetupError(f"ToolTransform: arguments={self.arguments!r} must be a dict of ArgTransform by name")
 
 
-def transform_tool(tool: Tool, transform: ToolTransform, where: str) -> Tool:
-    """The tool as clients shall see it. Its `decode` takes their arguments; `rewrite` makes them those of `tool`.
+def transform_tool(tool: Tool, transform: ToolTransform, where: str, prefix: str = "") -> Tool:
+    """The tool as clients shall see it. Its `decode` takes their arguments; `rewriter` makes them those of `tool`.
 
-    Raises SetupError, with `where` to name the tool.
+    Its name begins with the prefix. Raises SetupError, with `where` to name the tool.
     """
     if not isinstance(transform, ToolTransform):
         raise SetupError(f"{where}: transform={transform!r} is not possible; write ToolTransform(name=…, …)")
-    name = check_name(tool.name if transform.name is None else transform.name, where)
-    changes = _Changes(tool, transform.arguments, where) if transform.arguments else None
-    schema = tool.input_schema if changes is None else changes.schema
+    name = check_name(prefix + (tool.name if transform.name is None else transform.name), where)
+    changed: dict[str, Any] = {"decode": partial(_decode_as, name, tool.decode)}
+    schema = tool.input_schema
+    if transform.arguments:
+        rewriter = Rewriter(tool, name, _Changes(tool, transform.arguments, where))
+        schema = rewriter.schema
+        changed = {"decode": rewriter.decode, "rewriter": rewriter, "choices": closed_choices(schema)}
+        changed["headers"] = header_parameters(schema, secrets=True)
     definition = _definition(tool.definition, transform.options, where, name, schema)
-    if definition == tool.definition:
+    if definition == msgspec.structs.replace(tool.definition, name=prefix + tool.name):
         raise SetupError(f"{where}: its ToolTransform changes nothing; leave it out, or say what shall be different")
-    rewriter = _Rewriter(tool, name, schema, changes)
-    return msgspec.structs.replace(
-        tool,
-        definition=definition,
-        decode=rewriter.decode,
-        rewrite=rewriter.rewrite,
-        label=f"tool {name}",
-        headers=tool.headers if changes is None else header_parameters(schema, secrets=True),
-        choices=tool.choices if changes is None else closed_choices(schema),
-    )
+    return msgspec.structs.replace(tool, definition=definition, label=f"tool {name}", **changed)
+
+
+def _decode_as(subject: str, decode: Callable[[bytes | Raw], dict[str, Any]], raw: bytes | Raw) -> dict[str, Any]:
+    try:
+        return decode(raw)
+    except ArgumentError as failure:
+        raise ArgumentError(subject, failure.problems) from None
 
 
 def _definition(
@@ -173,7 +172,7 @@ class _Changes:
                 raise SetupError(f"{self._where}, argument {own!r}: {problem}")
             taken[name] = own
         references = [(part, part[word]) for part in self._document.parts for word in _REFERENCES if word in part]
-        found = sorted(_NAMING & self._root.keys())
+        found = sorted(self._root.keys() - _PLAIN)
         if any(text.startswith("#/p") or self._document.target(part, text) is self._root for part, text in references):
             found.append("a reference to itself or to its properties")
         for own in (*renamed, *self.hidden) if found else ():
@@ -202,8 +201,7 @@ class _Changes:
         free = self.hidden | self.added.keys() | now
         required = [self.names.get(own, own) for own in self._root.get("required", ()) if own not in free]
         required += [self.names[own] for own in self._properties if own in now]
-        dropped = {"required", *([] if self.names.keys() == {*self.names.values()} and not self.hidden else _SHOWING)}
-        schema = {word: part for word, part in self._root.items() if word not in dropped}
+        schema = {word: part for word, part in self._root.items() if word != "required"}
         schema["properties"] = {name: self._property(own) for own, name in self.names.items()}
         schema |= {"required": required} if required else {}
         return _without_unused(schema, self._where) if self.hidden else schema
@@ -235,18 +233,17 @@ def _is_about(name: str, line: str) -> bool:
     return line.startswith((f"{place}:", f"{place}.", f"{place}["))
 
 
-class _Rewriter:
+class Rewriter:
     """Makes a client's arguments those of the tool; raises ArgumentError in the client's words."""
 
-    def __init__(self, tool: Tool, subject: str, schema: Mapping[str, Any], changes: _Changes | None) -> None:
-        self._decode, self._subject, self._schema = tool.decode, subject, schema
-        self._names = {own: own for own in schema.get("properties", ())} if changes is None else changes.names
-        self._own_names = {name: own for own, name in self._names.items()}
-        self._added, hidden = ({}, set[str]()) if changes is None else (changes.added, changes.hidden)
-        self._hidden = {own: value for own, value in self._added.items() if own in hidden}
-        self._unusable = frozenset((hidden | self._names.keys()) - self._own_names.keys())  # names of the tool alone
-        self._required = frozenset(schema.get("required", ()))
-        self._validator = Validator(without_checked_formats(dict(schema)), where=tool.label, lazy=changes is None)
+    def __init__(self, tool: Tool, subject: str, changes: _Changes) -> None:
+        self._decode, self._subject, self.schema = tool.decode, subject, changes.schema
+        self._names, self._added = changes.names, changes.added
+        self.own_names = {name: own for own, name in self._names.items()}
+        self._hidden = {own: value for own, value in self._added.items() if own in changes.hidden}
+        self._unusable = (changes.hidden | self._names.keys()) - self.own_names.keys()  # names of the tool alone
+        self._required = frozenset(self.schema.get("required", ()))
+        self._validator = Validator(without_checked_formats(dict(self.schema)), where=tool.label)
 
     def decode(self, raw: bytes | Raw) -> dict[str, Any]:
         return self._decoded(self._read(raw))
@@ -256,7 +253,7 @@ class _Rewriter:
         members = self._read(raw)
         self._decoded(members)
         if not self._validator.is_valid(value := self._value(members)):
-            value = lazy_schema.coerce.Coercion(self._schema, Budget()).coerce(value, strings=True)
+            value = lazy_schema.coerce.Coercion(self.schema, Budget()).coerce(value, strings=True)
             if not self._validator.is_valid(value):
                 raise self._explained(members, [])
             members = {name: Raw(encode_json(part)) for name, part in value.items()}
@@ -272,7 +269,7 @@ class _Rewriter:
         return members
 
     def _renamed(self, members: Mapping[str, Raw]) -> bytes:
-        own = {self._own_names.get(name, name): part for name, part in members.items()}
+        own = {self.own_names.get(name, name): part for name, part in members.items()}
         return msgspec.json.encode({**self._added, **own, **self._hidden})
 
     def _decoded(self, members: Mapping[str, Raw]) -> dict[str, Any]:
@@ -293,9 +290,9 @@ class _Rewriter:
         is_large, budget = sum(map(len, members.values())) > MAX_LENIENT_BYTES, Budget()
         lines: list[str] = []
         if not is_large and (value := self._value(members)) is not UNSET:
-            value = lazy_schema.coerce.Coercion(self._schema, budget).coerce(value, strings=True)
+            value = lazy_schema.coerce.Coercion(self.schema, budget).coerce(value, strings=True)
             lines = self._validator.problems(value, budget=budget)
-        unknown = f": unknown argument (known: {listed(self._own_names)})"
+        unknown = f": unknown argument (known: {listed(self.own_names)})"
         more = [readable((name,), "arguments") + unknown for name in members if name in self._unusable]
         for own, name in self._names.items():
             if not any(_is_about(name, line) for line in lines):

@@ -14,6 +14,10 @@ MAX_LENGTH = 256  # characters of a tag or name in a rule
 Names = str | Iterable[str]  # one, or several
 
 
+def fits(rule: VisibilityRule, item: Any) -> bool:
+    return _fits(rule, *_labels(item))
+
+
 def is_enabled(rules: Rules, item: Any, default: bool = True) -> bool:
     name, tags = _labels(item)
     return next((rule.enabled for rule in reversed(rules) if _fits(rule, name, tags)), default)
@@ -42,7 +46,7 @@ def compile_rules(
 ) -> Rules:
     """The rules of one call of `enable` or `disable`. Raises SetupError if none of the items fits."""
     known = [_labels(item) for item in items]
-    rule = VisibilityRule(enabled, _texts(tags, f"{where}: tags"), _texts(names, f"{where}: names"))
+    rule = VisibilityRule(enabled, texts(tags, f"{where}: tags"), texts(names, f"{where}: names"))
     if not rule.tags and not rule.names:
         raise SetupError(f'{where} needs tags= or names=; names="*" means all')
     all_tags = sorted(frozenset[str]().union(*(each for _, each in known)))
@@ -61,11 +65,12 @@ def compile_rules(
     return (VisibilityRule(False), rule) if only else (rule,)
 
 
-def _texts(given: Names, where: str) -> tuple[str, ...]:
-    texts: set[Any] = {given} if isinstance(given, str) else set(given)
-    if not all(isinstance(text, str) and 0 < len(text) <= MAX_LENGTH for text in texts):
+def texts(given: Any, where: str) -> tuple[str, ...]:
+    """One or several tags, names or patterns. Raises SetupError."""
+    found: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    if not all(isinstance(text, str) and 0 < len(text) <= MAX_LENGTH for text in found):
         raise SetupError(f"{where}={given!r} is not possible; use strings of 1 to {MAX_LENGTH} characters")
-    return tuple(sorted(texts))
+    return tuple(sorted(set(found)))
 
 
 def extended(rules: Rules, new: Rules, *, of_session: bool = False) -> Rules:
