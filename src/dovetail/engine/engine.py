@@ -65,6 +65,7 @@ class Engine:
         self.parent: Engine | None = None  # where it is mounted; with its state, its secrets and its lease
         self.mounts: Mounts | None = None  # from the first one on
         self.before_list: list[Callable[[RequestContext], Awaitable[None]]] = []  # fetch catalogs from elsewhere
+        self.get_instructions: Callable[[RequestContext], Awaitable[str | None]] | None = None  # of a server elsewhere
         self._state: StateBackend | None = None  # until it is needed, or set
         self._random_name = os.urandom(8).hex()
         self._elicitations: UrlElicitations | None = None  # from the first one on

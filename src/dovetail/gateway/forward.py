@@ -17,12 +17,13 @@ from dovetail.engine.caller_state import state_owner
 from dovetail.engine.context import Context, request_of, send_log, wanted_level
 from dovetail.engine.open_calls import Asks, Failed, OpenCall, Outcome, open_calls_of
 from dovetail.engine.request_context import RequestContext, server_requests_of
-from dovetail.gateway.backends import Backend, Caller, printable, shape_capabilities
+from dovetail.gateway.backends import Backend, Caller, printable
 from dovetail.protocol import jsonrpc, results, revisions
 from dovetail.protocol.capabilities import Completion, passes_level
 from dovetail.protocol.elicitation import InputRequest, InputRequired, ServerRequest, render_form, restore_content
 from dovetail.protocol.inbound import CAPABILITIES_KEY
 from dovetail.protocol.jsonrpc import UNREADABLE, encode
+from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.results import INPUT_REQUIRED, CompleteResult, PromptResult, ReadResourceResult, ToolResult
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sampling import SamplingParams, shape_sampling
@@ -33,7 +34,8 @@ MAX_QUESTION_BYTES = 256 * 1024
 MAX_LOG_BYTES = 64 * 1024
 MAX_MESSAGE = 10_000  # characters of a progress message
 MAX_UNSENT = 100  # notifications of a call whose client reads slowly; older ones are dropped
-WAITS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0)  # seconds before a call is sent again that only had to wait
+MAX_WAIT = 5.0  # seconds before a call is sent again that only had to wait
+INPUT_REQUESTS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 OWN_KEYS = ("io.modelcontextprotocol/", "dovetail/")  # of `_meta`, which are about one hop
 PASSED_KEYS = frozenset({CALL_KEY, PROCESS_KEY})
 UNKNOWN_EFFECT = "whether it had its effect is not known"
@@ -163,57 +165,51 @@ class Questions(NamedTuple):
     name: str
     allow: frozenset[str]
 
-    def read(self, method: str, params: Raw) -> InputRequest[Any]:
+    def passable(self, declared: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
+        """The part of a client's capabilities that its backend may use."""
+        kinds = [*sorted(self.allow), *(["elicitation"] if revision.elicitation else [])]
+        found = {kind: declared[kind] for kind in kinds if isinstance(declared.get(kind), Mapping)}
+        return {**found, "roots": {}} if "roots" in found else found  # their changes are not passed on
+
+    def own_id(self, tag: str, id: str) -> str:
+        """The id of an elicitation at our own client: those of two sessions may be the same."""
+        return f"{self.name}:{tag}:{id}"[:256]
+
+    def read(self, method: str, params: Raw, tag: str = "") -> InputRequest[Any]:
         """Raises ProtocolError for one that is not allowed, or can't be read."""
         kind = method.partition("/")[0]
-        if method not in _READERS or (kind != "elicitation" and kind not in self.allow):
+        if method not in INPUT_REQUESTS or (kind != "elicitation" and kind not in self.allow):
             text = f"Method not found: {method[:100]} is not passed on by this gateway"
             raise errors.ProtocolError(text, code=errors.METHOD_NOT_FOUND)
         try:
             if len(params) > MAX_QUESTION_BYTES:
                 raise errors.SetupError(f"it has more than {MAX_QUESTION_BYTES} bytes")
-            return _READERS[method](self.name, params)
+            if kind == "elicitation":
+                return self._read_elicit(params, tag)
+            return _read_sample(params) if kind == "sampling" else PassedRequest(method, {}, ("roots",))
         except UNREADABLE as failure:
             words = jsonrpc.describe_decode_error(failure)
         except (errors.SetupError, errors.ProtocolError) as bad:
             words = str(bad)
         raise errors.ProtocolError(f"Invalid params: {words}", code=errors.INVALID_PARAMS)
 
-    def passable(self, declared: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
-        """The part of a client's capabilities that its backend may use."""
-        passable: dict[str, Any] = {}
-        if revision.elicitation and isinstance(parts := declared.get("elicitation"), Mapping):
-            known = ("form", "url") if revision.url_elicitation else ("form",)
-            passable["elicitation"] = {name: {} for name in known if name in parts or (name == "form" and not parts)}
-        if "sampling" in self.allow and isinstance(parts := declared.get("sampling"), Mapping):
-            passable["sampling"] = {name: {} for name in ("context", "tools") if name in parts}
-        if "roots" in self.allow and isinstance(declared.get("roots"), Mapping):
-            passable["roots"] = {}
-        return passable
+    def _read_elicit(self, params: Raw, tag: str) -> InputRequest[Any]:
+        request = read_elicitation(params)
+        message = f"[{self.name}] {request.message}"
+        if request.mode == "url":
+            id = None if request.elicitation_id is None else self.own_id(tag, request.elicitation_id)
+            return PassedUrl(message, request.url or "", elicitation_id=id)
+        schema = request.schema or {}
+
+        def render(revision: Revision) -> dict[str, Any]:
+            mode = {"mode": "form"} if revision.url_elicitation else {}
+            return {**mode, "message": message, "requestedSchema": render_form(schema, revision)}
+
+        whole = {"mode": "form", "message": message, "requestedSchema": schema}
+        return PassedRequest("elicitation/create", whole, ("elicitation.form",), render)
 
 
-def own_elicitation_id(name: str, id: str) -> str:
-    """The id at our own client: those of two backends may be the same."""
-    return f"{name}:{id}"[:256]
-
-
-def _read_elicit(name: str, params: Raw) -> InputRequest[Any]:
-    request = read_elicitation(params)
-    message = f"[{name}] {request.message}"
-    if request.mode == "url":
-        id = None if request.elicitation_id is None else own_elicitation_id(name, request.elicitation_id)
-        return PassedUrl(message, request.url or "", elicitation_id=id)
-    schema = request.schema or {}
-
-    def render(revision: Revision) -> dict[str, Any]:
-        mode = {"mode": "form"} if revision.url_elicitation else {}
-        return {**mode, "message": message, "requestedSchema": render_form(schema, revision)}
-
-    whole = {"mode": "form", "message": message, "requestedSchema": schema}
-    return PassedRequest("elicitation/create", whole, ("elicitation.form",), render)
-
-
-def _read_sample(name: str, params: Raw) -> InputRequest[Any]:  # noqa: ARG001
+def _read_sample(params: Raw) -> InputRequest[Any]:
     request = msgspec.json.decode(params, type=SamplingParams)
     return PassedRequest(
         "sampling/createMessage",
@@ -223,14 +219,18 @@ def _read_sample(name: str, params: Raw) -> InputRequest[Any]:  # noqa: ARG001
     )
 
 
-_READERS: dict[str, Callable[[str, Raw], InputRequest[Any]]] = {
-    "elicitation/create": _read_elicit,
-    "sampling/createMessage": _read_sample,
-    "roots/list": lambda name, params: PassedRequest("roots/list", {}, ("roots",)),  # noqa: ARG005
-}
-
-
 # ── calls ──
+
+
+def caller_of(context: RequestContext, questions: Questions) -> Caller:
+    request = context.request
+    capabilities: dict[str, Any] = {}
+    if context.channel is not None or request.revision.input_required:  # the client can be asked
+        declared: Mapping[str, Any] = request.capabilities
+        if isinstance(request.params, InitializeParams):
+            declared = {name: jsonrpc.parse(value) for name, value in request.params.capabilities.items()}
+        capabilities = questions.passable(declared, request.revision)
+    return Caller(context.principal, state_owner(context), capabilities)
 
 
 class Call:
@@ -240,19 +240,15 @@ class Call:
         self.engine, self.context = request_of(ctx)
         self.level = wanted_level(ctx)
         self.current: Callable[[], Context | None] = lambda: ctx  # of the request that waits
-        self._questions = questions
+        self.tag = ""  # of the session that carries it
         self.ask: Callable[[InputRequest[Any]], Awaitable[Raw]] = self._ask_live
+        self._questions = questions
         self._unsent: deque[Callable[[], Awaitable[None]]] = deque(maxlen=MAX_UNSENT)
         self._sending: asyncio.Task[None] | None = None
-        request = self.context.request
-        params = jsonrpc.members(request.raw_params)
+        self.caller = caller_of(self.context, questions)
+        self.can_be_asked = self.context.request.row.interactive and bool(self.caller.capabilities)
+        params = jsonrpc.members(self.context.request.raw_params)
         meta = jsonrpc.members(params["_meta"]) if "_meta" in params else {}
-        can_be_asked = request.row.interactive and (self.context.channel is not None or request.revision.input_required)
-        capabilities: dict[str, Any] = {}
-        if can_be_asked:
-            declared = request.capabilities if request.session else jsonrpc.parse(meta.get(CAPABILITIES_KEY, b"{}"))
-            capabilities = questions.passable(declared, request.revision)
-        self.caller = Caller(self.context.principal, state_owner(self.context), capabilities)
         self._wants_progress = "progressToken" in meta
         self.meta = {key: value for key, value in meta.items() if _passes(key)}
 
@@ -294,7 +290,7 @@ class Call:
             await self._sending
 
     def prepare_answer(self, method: str, params: Raw) -> Callable[[], Awaitable[Any]]:
-        return partial(self._answer, self._questions.read(method, params))
+        return partial(self._answer, self._questions.read(method, params, self.tag))
 
     async def _ask_live(self, request: InputRequest[Any]) -> Raw:
         return await server_requests_of(self.engine, self.context).request(request, self.engine.options.answer_timeout)
@@ -401,7 +397,7 @@ class Forwarder:
                 return raw, head, revision
             return await self._input_required(call, head, state)
         except (errors.DovetailError, TimeoutError) as failure:
-            raise self._explain(failure, method, call.context) from None
+            raise self._explain(failure, method, call) from None
         finally:
             await call.flush()
 
@@ -411,9 +407,7 @@ class Forwarder:
             async with self._backend.session(call.caller) as session:
                 if refused is not None and refused[1] is session.revision:
                     raise refused[0]
-                own = {}
-                if not session.revision.handshake:
-                    own[CAPABILITIES_KEY] = shape_capabilities(call.caller.capabilities, session.revision)
+                own = {} if session.revision.handshake else {CAPABILITIES_KEY: call.caller.capabilities}
                 try:
                     given = {**params, "_meta": {**call.meta, **own}} if call.meta or own else params
                     return await session.carry(call, method, given), session.revision
@@ -425,9 +419,9 @@ class Forwarder:
     # ── calls of a handshake backend that asks a client of 2026-07-28 ──
 
     async def _stays_open(self, call: Call) -> bool:
-        if not call.context.request.revision.input_required or not call.caller.capabilities:
+        if not call.context.request.revision.input_required or not call.can_be_asked:
             return False
-        return (await self._backend.main()).revision.handshake
+        return (await self._backend.main(call.caller)).revision.handshake
 
     async def _run_open(self, call: Call, method: str, params: dict[str, Any], opened: OpenCall) -> bytes:
         """The work of an open call: the backend's revision and its result."""
@@ -436,7 +430,9 @@ class Forwarder:
         try:
             raw, revision = await self._send(call, method, params)
         except (errors.DovetailError, TimeoutError) as failure:
-            raise self._explain(failure, method, call.context) from None
+            raise self._explain(failure, method, call) from None
+        finally:
+            await call.flush()
         return b"%b %b" % (revision.name.encode(), raw)
 
     def _read_outcome(self, outcome: Outcome) -> tuple[Raw, Revision] | InputRequired:
@@ -471,7 +467,7 @@ class Forwarder:
                 raise errors.ToolError(f"{self._subject} asks {question.method[:100]}: {bad.message}") from None
         revision = call.context.request.revision
         if not asked and not revision.input_required:  # else the client waits
-            await asyncio.sleep(WAITS[min(state.waits, len(WAITS) - 1)])
+            await asyncio.sleep(min(MAX_WAIT, 0.1 * 2.0**state.waits))
         forms = {key: {} if revision.rich_forms else each.server_request.params for key, each in requests.items()}
         kept = RoundState(head.request_state, forms, 0 if asked else state.waits + 1)
         try:
@@ -481,7 +477,7 @@ class Forwarder:
 
     # ── failures ──
 
-    def _explain(self, failure: Exception, method: str, context: RequestContext) -> Exception:
+    def _explain(self, failure: Exception, method: str, call: Call) -> Exception:
         """What the client gets to see."""
         words = printable(failure.message if isinstance(failure, errors.ServerError) else failure)
         match failure:
@@ -491,7 +487,7 @@ class Forwarder:
                 wait = "" if failure.retry_after is None else f"; try again in {failure.retry_after:g} s"
                 return errors.ToolError(f"{self._subject} accepts no more requests for now{wait}")
             case errors.ServerError():
-                return self._pass_error(failure, words, method, context)
+                return self._pass_error(failure, words, method, call)
             case errors.NotSignedIn():
                 return errors.ToolError(f"{self._subject} accepts no token of this gateway: {words}")
             case TimeoutError():
@@ -500,17 +496,17 @@ class Forwarder:
                 return errors.ToolError(f"{self._subject} was lost during the request: {words}; {UNKNOWN_EFFECT}")
         return errors.ToolError(f"{self._subject} gave a result that can't be read: {words}; {UNKNOWN_EFFECT}")
 
-    def _pass_error(self, failure: errors.ServerError, words: str, method: str, context: RequestContext) -> Exception:
-        code, data = failure.code, failure.data
+    def _pass_error(self, failure: errors.ServerError, words: str, method: str, call: Call) -> Exception:
+        code, data, request = failure.code, failure.data, call.context.request
         if code == errors.URL_ELICITATION_REQUIRED:
             with suppress(errors.ProtocolError, errors.SetupError, TypeError, KeyError):
                 pages = [{"mode": "url", **page} for page in data["elicitations"][:100]]
-                reads = [self._questions.read("elicitation/create", Raw(encode(page))) for page in pages]
+                reads = [self._questions.read("elicitation/create", Raw(encode(page)), call.tag) for page in pages]
                 return errors.UrlElicitationRequired(*[each for each in reads if isinstance(each, PassedUrl)])
         if code == errors.MISSING_CAPABILITY:
             with suppress(TypeError, KeyError, AttributeError):
                 required = [printable(name, 100) for name in data["requiredCapabilities"]][:10]
-                if all(name in context.request.capabilities for name in required):
+                if all(name in request.capabilities for name in required):
                     text = f"{self._subject} needs what this gateway does not pass on: {', '.join(required)}"
                     return errors.ToolError(text)
                 return errors.MissingCapability({name: {} for name in required})
@@ -519,7 +515,7 @@ class Forwarder:
         missing = (errors.RESOURCE_NOT_FOUND, errors.INVALID_PARAMS)
         if method == "resources/read" and code in missing:
             return errors.NotFound(words)
-        if not context.request.revision.handshake and code in RESERVED:
+        if not request.revision.handshake and code in RESERVED:
             code = errors.INTERNAL_ERROR  # a code of another revision, or of the backend's own
         is_small = data is not None and len(encode(data)) <= MAX_LOG_BYTES
         return errors.ProtocolError(words, code=code, data=data if is_small else None)

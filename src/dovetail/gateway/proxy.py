@@ -4,8 +4,9 @@ import asyncio
 import contextvars
 import logging
 import re
+import secrets
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -28,8 +29,8 @@ from dovetail.engine.engine import Engine
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Change, Hub
 from dovetail.errors import METHOD_NOT_FOUND, BadResponse, DovetailError, ServerError, SetupError
-from dovetail.gateway.backends import Backend, BackendLimits, BackendSession, printable
-from dovetail.gateway.forward import Forwarder, Questions, own_elicitation_id
+from dovetail.gateway.backends import NOBODY, Backend, BackendLimits, BackendSession, Caller, printable
+from dovetail.gateway.forward import Forwarder, Questions, caller_of
 from dovetail.protocol import jsonrpc, revisions, types
 from dovetail.protocol.headers import header_parameters
 from dovetail.protocol.jsonrpc import UNREADABLE
@@ -80,15 +81,15 @@ class Proxy(Server):
             lifespan=partial(self._serving, lifespan),
             **{"declare": FEATURES, **options},
         )
+        questions = Questions(self.name, frozenset(allow))
         self._backend = Backend(
             self.name,
-            partial(connect.make, self._elicitation_complete),
+            partial(connect.make, lambda tag, id: self.complete_elicitation(questions.own_id(tag, id))),
             per_caller=connect.per_caller,
             timeout=timeout,
             limits=limits or BackendLimits(),
         )
-        forwarder = Forwarder(self._backend, Questions(self.name, frozenset(allow)))
-        self._catalogs = Catalogs(self.engine, self._backend, forwarder)
+        self._catalogs = Catalogs(self.engine, self._backend, questions)
 
     @classmethod
     def from_config(cls, source: str | Path | Mapping[str, Any], **options: Any) -> dict[str, Self]:
@@ -110,11 +111,6 @@ class Proxy(Server):
         finally:
             await self._catalogs.close()
             await self._backend.close()
-
-    def _elicitation_complete(self, params: Raw) -> None:
-        with suppress(*UNREADABLE, KeyError):
-            id = msgspec.json.decode(params, type=dict[str, str])["elicitationId"]
-            self._catalogs.run(self.complete_elicitation(own_elicitation_id(self.name, id)))
 
 
 def _listed(target: Any) -> ListedServer:
@@ -158,7 +154,10 @@ class _Connection:
             make_transport(self.target, given)
 
     async def make(
-        self, on_complete: Callable[[Raw], None], principal: Principal | None, capabilities: Mapping[str, Any]
+        self,
+        complete: Callable[[str, str], Awaitable[Any]],
+        principal: Principal | None,
+        capabilities: Mapping[str, Any],
     ) -> BackendSession:
         if self._problem:
             raise SetupError(self._problem)
@@ -166,7 +165,9 @@ class _Connection:
         options["auth"] = await call_maybe_async(self._auth, principal) if self._asks_auth else self._auth
         if self._in_process and self.per_caller and options["auth"] is None:
             options["principal"] = principal
-        return BackendSession(make_transport(self.target, options), options, on_complete)  # type: ignore[arg-type]
+        tag = secrets.token_hex(4)
+        options["elicitation_complete_handler"] = partial(complete, tag)
+        return BackendSession(make_transport(self.target, options), options, tag)  # type: ignore[arg-type]
 
 
 # ── catalogs ──
@@ -194,11 +195,12 @@ Compile = Callable[[Any], tuple[str, Any]]
 class Catalogs:
     """The catalogs of a proxy, fetched from its backend; they stay while it is away."""
 
-    def __init__(self, engine: Engine, backend: Backend, forwarder: Forwarder) -> None:
+    def __init__(self, engine: Engine, backend: Backend, questions: Questions) -> None:
         self._engine = engine
         self._backend = backend
         self._limits = backend.limits
-        self._forwarder = forwarder
+        self._questions = questions
+        self._forwarder = Forwarder(backend, questions)
         resources = engine.resources
         self._catalogs: tuple[Catalog[Any], ...] = (
             engine.tools, engine.prompts, resources.direct, resources.templates
@@ -211,6 +213,8 @@ class Catalogs:
         resources.fallback = self._template(everything)[1]
         engine.hub = Hub(self._watch)
         engine.before_list.append(self.fetch)
+        if engine.options.instructions is None:
+            engine.get_instructions = self._instructions
         self.begin()
 
     def begin(self) -> None:
@@ -235,21 +239,29 @@ class Catalogs:
     async def fetch(self, context: RequestContext) -> None:
         """Fetch the lists if they are not known or out of date; a backend that is slow goes on in the background."""
         if asyncio.get_running_loop().time() >= self._expires and not self._backend.in_backoff:
-            await asyncio.wait([self._fetch_again()], timeout=self._limits.list_wait)
-        is_called = context.request.method in ("tools/call", "prompts/get")
-        if is_called and not self._is_known and self._backend.failure:
-            raise self._backend.unreachable(self._backend.failure)  # it may have such an item
+            fetching = self._fetch_again(caller_of(context, self._questions))
+            await asyncio.wait([fetching], timeout=self._limits.list_wait)
+        if context.request.method in ("tools/call", "prompts/get") and not self._is_known:  # it may have such an item
+            raise self._backend.unreachable(self._backend.failure or "its lists are not known yet")
 
-    def _fetch_again(self) -> "asyncio.Task[None]":
+    async def _instructions(self, context: RequestContext) -> str | None:
+        """Those of the backend, for clients of a proxy that is not mounted."""
+        with suppress(DovetailError, TimeoutError):
+            async with asyncio.timeout(self._limits.list_wait):
+                session = await self._backend.main(caller_of(context, self._questions))
+                return session.negotiated.instructions
+        return None
+
+    def _fetch_again(self, caller: Caller = NOBODY) -> "asyncio.Task[None]":
         if self._fetching is None or self._fetching.done():
-            self._fetching = self.run(self._fetch())
+            self._fetching = self.run(self._fetch(caller))
         return self._fetching
 
-    async def _fetch(self) -> None:
+    async def _fetch(self, caller: Caller) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._limits.refresh_timeout):
-                session = await self._backend.main()
+                session = await self._backend.main(caller)
                 await self._follow_lists()
                 read = [
                     self._read(session, each, compile) for each, compile in zip(LISTS, self._compilers, strict=True)
@@ -272,8 +284,9 @@ class Catalogs:
         self._backend.tool_headers.clear()
         self._backend.tool_headers.update({name: tool.headers for name, tool in lists[0].items()})
         self._complete(lists, session)
-        for number, (catalog, new) in enumerate(zip(self._catalogs, lists, strict=True)):
+        for number, (catalog, listed) in enumerate(zip(self._catalogs, lists, strict=True)):
             old = self._items[number]
+            new = {name: item for name, item in listed.items() if name in old or catalog.find(name) is None}
             if [each.definition for each in old.values()] != [each.definition for each in new.values()]:
                 self._items[number] = new
                 catalog.exchange(old, new)
@@ -417,14 +430,19 @@ class Catalogs:
             if old is not None:
                 old.cancel()
 
-        delay = self._limits.first_retry
+        def tell(*_: ChangeStream) -> None:
+            for uri in uris:
+                self._engine.publish(Change("updated", uri))  # while the stream was closed, it may have changed
+
+        begun, delay = stop_old, self._limits.first_retry
         try:
             await asyncio.sleep(0.01)  # others may follow
             if self._watching is not asyncio.current_task():
                 await asyncio.Event().wait()  # until the latest one has its stream
             while uris:
-                await self._listen(ListenFilter(resource_subscriptions=uris), stop_old)
+                await self._listen(ListenFilter(resource_subscriptions=uris), begun)
                 stop_old()
+                begun = tell
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, self._limits.max_retry)
         finally:
