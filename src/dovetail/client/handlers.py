@@ -344,13 +344,13 @@ PrepareHandler = Callable[[str, Raw], RunHandler]
 INPUT_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})  # that may have such a result
 
 
-class _InputRequest(msgspec.Struct, frozen=True):
+class InputRequest(msgspec.Struct, frozen=True):
     method: str
     params: Raw = NO_PARAMS
 
 
-class _InputRequiredResult(msgspec.Struct, frozen=True, rename="camel"):
-    input_requests: dict[str, _InputRequest] | None = None
+class InputRequiredResult(msgspec.Struct, frozen=True, rename="camel"):
+    input_requests: dict[str, InputRequest] | None = None
     request_state: str | None = None
 
 
@@ -376,7 +376,7 @@ async def run_rounds(
         if rounds == max_rounds:
             asks = f"the server still asks for more after {max_rounds} rounds"
             raise BadResponse(f"{method}: {asks}; max_rounds= allows no others")
-        result = _read_input_required(method, raw)
+        result = read_input_required(method, raw)
         added = {}
         if result.input_requests:
             added["inputResponses"] = await _answer_all(method, result.input_requests, prepare_handler)
@@ -389,8 +389,9 @@ async def run_rounds(
     return raw
 
 
-def _read_input_required(method: str, raw: Raw) -> _InputRequiredResult:
-    result = decode(method, raw, _InputRequiredResult)
+def read_input_required(method: str, raw: Raw) -> InputRequiredResult:
+    """What a server asks, or BadResponse if that is nothing or too much."""
+    result = decode(method, raw, InputRequiredResult)
     if not result.input_requests and result.request_state is None:
         raise BadResponse(f"{method}: the server wants an answer, but asks nothing")
     if len(result.input_requests or ()) > 100:
@@ -399,7 +400,7 @@ def _read_input_required(method: str, raw: Raw) -> _InputRequiredResult:
 
 
 async def _answer_all(
-    method: str, requests: Mapping[str, _InputRequest], prepare_handler: PrepareHandler
+    method: str, requests: Mapping[str, InputRequest], prepare_handler: PrepareHandler
 ) -> dict[str, Any]:
     """The user's input for all requests; no handler runs if one of them is not supported."""
     try:

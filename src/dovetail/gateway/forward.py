@@ -5,13 +5,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dovetail import errors
-from dovetail.client.handlers import read_elicitation
+from dovetail.client.handlers import InputRequiredResult, read_elicitation, read_input_required
 from dovetail.client.results import LogMessage, decode
 from dovetail.engine.caller_state import state_owner
 from dovetail.engine.context import Context, request_of, send_log, wanted_level
@@ -27,7 +27,16 @@ from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.results import INPUT_REQUIRED, CompleteResult, PromptResult, ReadResourceResult, ToolResult
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sampling import SamplingParams, shape_sampling
-from dovetail.protocol.types import CALL_KEY, PROCESS_KEY, Content, ResourceContents, ToolDefinition, describes_object
+from dovetail.protocol.types import (
+    CALL_KEY,
+    PROCESS_KEY,
+    Content,
+    EmbeddedResource,
+    ResourceContents,
+    ResourceLink,
+    ToolDefinition,
+    describes_object,
+)
 from dovetail.registry.elicitation import ElicitUrl
 
 MAX_QUESTION_BYTES = 256 * 1024
@@ -46,24 +55,6 @@ _rank = {revision.name: rank for rank, revision in enumerate(revisions.ALL)}
 # ── results ──
 
 
-class _Block(msgspec.Struct, rename="camel"):
-    """What has to be known of a content block that passes as bytes."""
-
-    type: Literal["text", "image", "audio", "resource_link", "resource"]
-    text: str | None = None
-    data: str | None = None
-    mime_type: str | None = None
-
-    def __post_init__(self) -> None:
-        is_media = self.type in ("image", "audio") and self.data is not None and self.mime_type is not None
-        if not (is_media or self.is_link or (self.type == "text" and self.text is not None)):
-            raise ValueError(f"a block of type {self.type} is not complete")
-
-    @property
-    def is_link(self) -> bool:
-        return self.type.startswith("resource")
-
-
 class _Head(msgspec.Struct, rename="camel"):
     """The members of any result, as bytes."""
 
@@ -72,20 +63,12 @@ class _Head(msgspec.Struct, rename="camel"):
     structured_content: Raw | UnsetType = UNSET
     is_error: bool = False
     meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict)
-    input_requests: dict[str, "_Question"] | None = None
-    request_state: str | None = None
-
-
-class _Question(msgspec.Struct):
-    method: str
-    params: Raw = jsonrpc.NO_PARAMS
 
 
 class _Contents(msgspec.Struct):
     contents: list[ResourceContents]
 
 
-_read_blocks = msgspec.json.Decoder(list[_Block]).decode
 _read_content = msgspec.json.Decoder(list[Content]).decode
 
 
@@ -95,8 +78,7 @@ class PassedResult(ToolResult, frozen=True, kw_only=True):
     encoded: Raw
 
     def decoded(self) -> ToolResult:
-        fields = {name: getattr(self, name) for name in ToolResult.__struct_fields__}
-        return ToolResult(**{**fields, "content": _read_content(self.encoded)}).decoded()
+        return ToolResult(**{name: getattr(self, name) for name in ToolResult.__struct_fields__}).decoded()
 
     def encode(self, shaper: results.Shaper) -> bytes:
         if shaper.style.always_structured_content:
@@ -117,9 +99,11 @@ def read_tool_result(head: _Head, backend: Revision, client: Revision, tool: Too
         "wrap": schema is not None and not describes_object(schema),
         "text_copy": False,
     }
-    if any(block.is_link for block in _read_blocks(head.content)) or _rank[client.name] < _rank[backend.name]:
-        return ToolResult(content=_read_content(head.content), **parts)
-    return PassedResult(encoded=head.content, **parts)
+    content = _read_content(head.content)
+    has_links = any(isinstance(block, (ResourceLink, EmbeddedResource)) for block in content)
+    if has_links or _rank[client.name] < _rank[backend.name]:
+        return ToolResult(content=content, **parts)
+    return PassedResult(content=content, encoded=head.content, **parts)
 
 
 # ── questions ──
@@ -395,7 +379,7 @@ class Forwarder:
                 raise errors.BadResponse(f"its resultType is {printable(head.result_type, 50)}")
             if head.result_type == "complete" or not revision.input_required:
                 return raw, head, revision
-            return await self._input_required(call, head, state)
+            return await self._input_required(call, read_input_required(method, raw), state)
         except (errors.DovetailError, TimeoutError) as failure:
             raise self._explain(failure, method, call) from None
         finally:
@@ -455,10 +439,8 @@ class Forwarder:
         responses = {"inputResponses": answers} if answers else {}
         return responses if state.state is None else {**responses, "requestState": state.state}
 
-    async def _input_required(self, call: Call, head: _Head, state: RoundState) -> InputRequired:
-        asked = head.input_requests or {}
-        if not asked and head.request_state is None:
-            raise errors.BadResponse("it wants an answer, but asks nothing")
+    async def _input_required(self, call: Call, result: InputRequiredResult, state: RoundState) -> InputRequired:
+        asked = result.input_requests or {}
         requests: dict[str, InputRequest[Any]] = {}
         for key, question in asked.items():
             try:
@@ -469,7 +451,7 @@ class Forwarder:
         if not asked and not revision.input_required:  # else the client waits
             await asyncio.sleep(min(MAX_WAIT, 0.1 * 2.0**state.waits))
         forms = {key: {} if revision.rich_forms else each.server_request.params for key, each in requests.items()}
-        kept = RoundState(head.request_state, forms, 0 if asked else state.waits + 1)
+        kept = RoundState(result.request_state, forms, 0 if asked else state.waits + 1)
         try:
             return InputRequired(requests, state=msgspec.to_builtins(kept))
         except errors.SetupError:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,7 +28,7 @@ from dovetail.engine.call_tool import require_object
 from dovetail.engine.engine import Engine
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Change, Hub
-from dovetail.errors import METHOD_NOT_FOUND, BadResponse, DovetailError, ServerError, SetupError
+from dovetail.errors import METHOD_NOT_FOUND, DovetailError, ServerError, SetupError
 from dovetail.gateway.backends import NOBODY, Backend, BackendLimits, BackendSession, Caller, printable
 from dovetail.gateway.forward import Forwarder, Questions, caller_of
 from dovetail.protocol import jsonrpc, revisions, types
@@ -173,23 +173,35 @@ class _Connection:
 # ── catalogs ──
 
 
-class _List(NamedTuple):
-    method: str
-    key: str  # of the items in a page
-    feature: str  # the capability
-    type: Any
-    id: str  # the field of a definition that names it
+class _Page(msgspec.Struct, rename="camel"):
+    tools: list[Raw] = []
+    prompts: list[Raw] = []
+    resources: list[Raw] = []
+    resource_templates: list[Raw] = []
+    next_cursor: str | None = None
 
 
-LISTS = (
-    _List("tools/list", "tools", "tools", types.ToolDefinition, "name"),
-    _List("prompts/list", "prompts", "prompts", types.PromptDefinition, "name"),
-    _List("resources/list", "resources", "resources", types.ResourceDefinition, "uri"),
-    _List("resources/templates/list", "resourceTemplates", "resources", types.TemplateDefinition, "uri_template"),
-)
+class _List:
+    """One list of the backend and the catalog that holds its items."""
 
+    def __init__(
+        self, method: str, key: str, type: Any, catalog: Catalog[Any], compile: Callable[[Any], tuple[str, Any]]
+    ) -> None:
+        self.method = method
+        self.key = key  # of the items in a page
+        self.feature = method.partition("/")[0]  # the capability
+        self.type = type
+        self.catalog = catalog
+        self.compile = compile
+        self.items: dict[str, Any] = {}  # as they are in the catalog
 
-Compile = Callable[[Any], tuple[str, Any]]
+    def put(self, listed: Mapping[str, Any]) -> None:
+        """Put new items in place of the old ones; the proxy's own keep their names."""
+        old = self.items
+        new = {name: item for name, item in listed.items() if name in old or self.catalog.find(name) is None}
+        if [each.definition for each in old.values()] != [each.definition for each in new.values()]:
+            self.items = new
+            self.catalog.exchange(old, new)
 
 
 class Catalogs:
@@ -202,12 +214,17 @@ class Catalogs:
         self._questions = questions
         self._forwarder = Forwarder(backend, questions)
         resources = engine.resources
-        self._catalogs: tuple[Catalog[Any], ...] = (
-            engine.tools, engine.prompts, resources.direct, resources.templates
-        )  # fmt: skip
-        self._compilers: tuple[Compile, ...] = (self._tool, self._prompt, self._resource, self._template)
-        self._items: list[dict[str, Any]] = [{}, {}, {}, {}]  # those of the backend
+        templates = "resources/templates/list", "resource_templates", types.TemplateDefinition
+        self._prompts = _List("prompts/list", "prompts", types.PromptDefinition, engine.prompts, self._prompt)
+        self._templates = _List(*templates, resources.templates, self._template)
+        self._lists = (
+            _List("tools/list", "tools", types.ToolDefinition, engine.tools, self._tool),
+            self._prompts,
+            _List("resources/list", "resources", types.ResourceDefinition, resources.direct, self._resource),
+            self._templates,
+        )
         self._is_known = False
+        self._completing: set[tuple[str, str, str]] = set()  # the keys of the backend's completers
         self._left_out: set[str] = set()  # items that were logged
         everything = types.TemplateDefinition(uri_template="{+uri}", name="any")
         resources.fallback = self._template(everything)[1]
@@ -263,71 +280,63 @@ class Catalogs:
             async with asyncio.timeout(self._limits.refresh_timeout):
                 session = await self._backend.main(caller)
                 await self._follow_lists()
-                read = [
-                    self._read(session, each, compile) for each, compile in zip(LISTS, self._compilers, strict=True)
-                ]
-                lists = await asyncio.gather(*read)
+                fetched = await asyncio.gather(*(self._read(session, each) for each in self._lists))
         except Exception as failure:  # of any kind: a backend may send anything
             self._expires = loop.time() + self._limits.list_wait
             known = isinstance(failure, (DovetailError, TimeoutError))
             text = "the lists of the server %r can't be read: %s"
             log.warning(text, self._backend.name, printable(failure), exc_info=not known)
             return
-        ttl = min((seconds for _, seconds in lists if seconds), default=0.0)
+        ttl = min((seconds for _, seconds in fetched if seconds), default=0.0)
         served = session.negotiated.capabilities
         hears = all(getattr(self._heard, f"{kind}_list_changed") for kind in LIST_KINDS if kind in served)
         self._expires = loop.time() + (ttl or (float("inf") if hears else self._limits.refresh))
         self._is_known = True
-        self._put([items for items, _ in lists], session)
-
-    def _put(self, lists: list[dict[str, Any]], session: BackendSession) -> None:
+        for key in self._completing:
+            self._engine.completers.pop(key, None)
+        for each, (items, _) in zip(self._lists, fetched, strict=True):
+            each.put(items)
+        completers = self._completers(session)
+        self._engine.completers.update(completers)
+        self._completing = set(completers)
+        headers = {name: tool.headers for name, tool in self._lists[0].items.items()}
         self._backend.tool_headers.clear()
-        self._backend.tool_headers.update({name: tool.headers for name, tool in lists[0].items()})
-        self._complete(lists, session)
-        for number, (catalog, listed) in enumerate(zip(self._catalogs, lists, strict=True)):
-            old = self._items[number]
-            new = {name: item for name, item in listed.items() if name in old or catalog.find(name) is None}
-            if [each.definition for each in old.values()] != [each.definition for each in new.values()]:
-                self._items[number] = new
-                catalog.exchange(old, new)
+        self._backend.tool_headers.update(headers)
 
-    async def _read(self, session: BackendSession, listing: _List, compile: Compile) -> tuple[dict[str, Any], float]:
+    async def _read(self, session: BackendSession, listing: _List) -> tuple[dict[str, Any], float]:
         """The items of one list, and for how many seconds it is good if the backend says so."""
-        if listing.feature not in session.negotiated.capabilities:
-            return {}, 0.0
         items: dict[str, Any] = {}
-        cursors, total, ttl = set[str | None](), 0, 0.0
-        cursor: str | None = None
-        while len(cursors) < MAX_PAGES and len(items) < self._limits.max_items and cursor not in cursors:
-            cursors.add(cursor)
+        if listing.feature not in session.negotiated.capabilities:
+            return items, 0.0
+        cursor, size, ttl = None, 0, 0.0
+        for _ in range(MAX_PAGES):
             try:
                 raw = await session.send(listing.method, {} if cursor is None else {"cursor": cursor})
             except ServerError as refused:
                 if refused.code == METHOD_NOT_FOUND:
                     return {}, 0.0
                 raise
-            page = decode(listing.method, raw, dict[str, Raw])
-            total += len(raw)
-            if total > self._limits.max_list_bytes:
-                raise BadResponse(f"{listing.method}: more than {self._limits.max_list_bytes} bytes")
-            for item in decode(listing.method, page.get(listing.key, Raw(b"[]")), list[Raw]):
-                self._add(items, item, listing, compile)
-            ttl = ttl_seconds(raw)
-            following: Any = str | None
-            cursor = decode(listing.method, page.get("nextCursor", Raw(b"null")), following)
+            page = decode(listing.method, raw, _Page)
+            for item in getattr(page, listing.key):
+                self._add(items, item, listing)
+            cursor, size, ttl = page.next_cursor, size + len(raw), ttl_seconds(raw)
             if cursor is None or (cursor == "" and session.revision.handshake):
                 return items, ttl
+            if len(items) >= self._limits.max_items or size > self._limits.max_list_bytes:
+                break
         self._leave_out(listing.method, "the list does not end; its beginning is used")
         return items, ttl
 
-    def _add(self, items: dict[str, Any], raw: Raw, listing: _List, compile: Compile) -> None:
+    def _add(self, items: dict[str, Any], raw: Raw, listing: _List) -> None:
         try:
             if len(raw) > self._limits.max_item_bytes:
                 raise SetupError(f"it has more than {self._limits.max_item_bytes} bytes")
             definition = _read_definition(raw, listing.type)
             for revision in revisions.ALL:
                 types.shape_definition(definition, revision)
-            key, item = compile(definition)
+            key, item = listing.compile(definition)
+            if listing.feature != "resources" and not NAME.match(key):
+                raise SetupError("its name is not allowed")
             if key in items:
                 raise SetupError("it is listed twice")
             if len(items) < self._limits.max_items:
@@ -349,7 +358,7 @@ class Catalogs:
         )
 
     def _tool(self, definition: types.ToolDefinition) -> tuple[str, Tool]:
-        name, schema = _checked(definition.name), definition.input_schema
+        name, schema = definition.name, definition.input_schema
         if schema.get("type") != "object" or not isinstance(schema.get("properties", {}), Mapping):
             raise SetupError("its inputSchema describes no object")
         return name, Tool(
@@ -362,7 +371,7 @@ class Catalogs:
         )
 
     def _prompt(self, definition: types.PromptDefinition) -> tuple[str, Prompt]:
-        name = _checked(definition.name)
+        name = definition.name
         invocation = self._invocation(self._forwarder.get_prompt, name)
         return name, Prompt(definition=definition, invocation=invocation, decode=_decode_arguments)
 
@@ -381,22 +390,21 @@ class Catalogs:
             whole_uri=True,
         )
 
-    def _complete(self, lists: list[dict[str, Any]], session: BackendSession) -> None:
-        """The completers of all arguments of prompts and templates, if the backend has any."""
-        completers = self._engine.completers
-        for kind, number in (("prompt", 1), ("resource", 3)):
-            names = {name: set(item.argument_names) for name, item in lists[number].items()}
-            for key in [key for key in completers if key[0] == f"ref/{kind}" and key[1] in self._items[number]]:
-                del completers[key]
-            if session.revision.completions_capability and "completions" not in session.negotiated.capabilities:
-                continue
-            for name, argument in ((name, each) for name, arguments in names.items() for each in arguments):
-                ref = {"type": f"ref/{kind}", "name" if kind == "prompt" else "uri": name}
-                invocation = self._invocation(self._forwarder.complete, ref, argument)
-                where = f"completion of {name}, {argument}"
-                completers[f"ref/{kind}", name, argument] = Completer(
-                    invocation=invocation, takes_arguments=True, where=where
-                )
+    def _completers(self, session: BackendSession) -> dict[tuple[str, str, str], Completer]:
+        """Those of all arguments of prompts and templates, if the backend has any."""
+        if session.revision.completions_capability and "completions" not in session.negotiated.capabilities:
+            return {}
+        named = [("prompt", "name", self._prompts), ("resource", "uri", self._templates)]
+        return {
+            (f"ref/{kind}", name, argument): Completer(
+                invocation=self._invocation(self._forwarder.complete, {"type": f"ref/{kind}", key: name}, argument),
+                takes_arguments=True,
+                where=f"completion of {name}, {argument}",
+            )
+            for kind, key, listing in named
+            for name, item in listing.items.items()
+            for argument in item.argument_names
+        }
 
     # ── changes ──
 
@@ -474,12 +482,6 @@ def _read_definition(raw: Raw, shape: Any) -> Any:
         return msgspec.json.decode(raw, type=shape)
     members = {name: value for name, value in jsonrpc.members(raw).items() if name not in OPTIONAL}
     return msgspec.json.decode(jsonrpc.encode(members), type=shape)
-
-
-def _checked(name: str) -> str:
-    if not NAME.match(name):
-        raise SetupError("its name is not allowed")
-    return name
 
 
 def _decode_arguments(raw: Any) -> dict[str, Any]:
