@@ -700,6 +700,31 @@ async def test_sessions_are_bounded() -> None:
             await asyncio.gather(*busy, return_exceptions=True)
 
 
+async def test_callers_that_are_not_known_leave_sessions_to_others() -> None:
+    async with target("http") as where, AsyncExitStack() as stack:
+        proxy = Proxy(where, protocol_version=OLD, limits=BackendLimits(max_sessions=10))
+        url = await stack.enter_async_context(hosted(proxy.asgi()))
+        options: Any = {"protocol_version": MODERN, "capabilities": {"elicitation": {}}}
+        client = await stack.enter_async_context(Client(f"{url}/mcp", **options))
+        for _ in range(9):  # none is answered
+            asked = await client.request("tools/call", {"name": "ask", "arguments": {}})
+            assert asked["resultType"] == "input_required"
+        with pytest.raises(ToolError, match="is busy"):
+            await client.call_tool("add", {"a": 1, "b": 2})
+        ann = await stack.enter_async_context(as_caller(proxy, "ann"))
+        assert (await ann.call_tool("add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_odd_capabilities_make_no_further_sessions() -> None:
+    async with target("http") as where, AsyncExitStack() as stack:
+        proxy, sessions = Proxy(where, protocol_version=OLD), set()
+        for number in range(3):
+            odd = {"elicitation": {"form": {}, f"part{number}": {}}, "kind": {}}
+            client = Client(proxy, principal=caller("ann"), capabilities=odd)
+            sessions.add(await session_of(await stack.enter_async_context(client)))
+        assert len(sessions) == 1
+
+
 async def test_an_idle_session_is_closed() -> None:
     async with target("http") as where:
         proxy = Proxy(where, protocol_version=OLD, limits=BackendLimits(idle=0.0))

@@ -34,7 +34,7 @@ from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.request_state import MAX_ROUNDS
 from dovetail.protocol.revisions import Revision
 from dovetail.schema.encode import OutputError, to_jsonable
-from dovetail.state.base import Codec, Listener, StoreFull, StoreUnavailable, retry_while_unavailable
+from dovetail.state.base import Codec, Listener, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
@@ -112,7 +112,6 @@ class Error(msgspec.Struct, frozen=True, array_like=True):
     is_own: bool = False
     code: int | None = None
     data: Any = None
-    http_status: int = 200
 
     @classmethod
     def from_exception(cls, failure: Exception) -> "Error":
@@ -123,11 +122,11 @@ class Error(msgspec.Struct, frozen=True, array_like=True):
         data = None
         with suppress(OutputError):  # data that can't be sent either
             data = to_jsonable(failure.data)
-        return cls(failure.message, code=failure.code, data=data, http_status=failure.http_status)
+        return cls(failure.message, code=failure.code, data=data)
 
     def to_exception(self) -> Exception:
         if self.code is not None:
-            return ProtocolError(self.text, code=self.code, data=self.data, http_status=self.http_status)
+            return ProtocolError(self.text, code=self.code, data=self.data)
         return ToolError(self.text) if self.is_own else RuntimeError(self.text)
 
 
@@ -417,9 +416,6 @@ class OpenCalls:
         if round > call.answered and (entry := await self._state.get(f"{call.name}/{round}")) is not None:
             with suppress(ToolError):  # answered here meanwhile
                 call.accept(round, ANSWERS.decode(entry.value) or {})
-        if call.record is call.stored and await self._state.get(call.name) is None:  # the store has lost it
-            call.stored = None
-            self.store(call)
 
     # ── other workers ──
 
@@ -474,11 +470,6 @@ class OpenCalls:
         return NO_RECORD if entry is None else RECORDS.decode(entry.value) or NO_RECORD
 
     async def _cancel_elsewhere(self, name: str) -> None:
-        until = time.monotonic() + STORE_PATIENCE
-
-        async def cancel() -> None:
+        with suppress(StoreUnavailable, StoreFull):  # then it goes on, for nobody
             await self._state.put(f"{name}/cancelled", b"", ttl=OUTCOME_TTL)
             await self._state.publish(f"{name}/answers")
-
-        with suppress(StoreUnavailable, StoreFull):  # then it ends when its questions are not answered
-            await retry_while_unavailable(cancel, lambda: time.monotonic() < until, RETRY_DELAY)

@@ -247,7 +247,7 @@ class Backend:
             if self.in_backoff:
                 raise self.unreachable(self.failure)
             if key is not MAIN:
-                self._make_room()
+                self._make_room(caller)
             # In a context of its own: it outlives the call.
             opening = asyncio.get_running_loop().create_task(self._open(caller), context=contextvars.Context())
             pooled = PooledSession(key, opening)
@@ -255,12 +255,13 @@ class Backend:
         self._pool[key] = pooled
         return pooled
 
-    def _make_room(self) -> None:
-        if len(self._sessions) - (MAIN in self._pool) + len(self._closing) >= self.limits.max_sessions:
+    def _make_room(self, caller: Caller) -> None:
+        """Close an idle session if there are too many. A tenth of them is for callers that are known."""
+        most = self.limits.max_sessions if caller.owner else self.limits.max_sessions - self.limits.max_sessions // 10
+        if len(self._sessions) - (MAIN in self._pool) + len(self._closing) >= most:
             idle = [each for each in self._pool.values() if not each.users and each.key is not MAIN]
             if not idle:
-                text = f"The server {self.name!r} is busy: all {self.limits.max_sessions} sessions are in use"
-                raise errors.ToolBusy(text)
+                raise errors.ToolBusy(f"The server {self.name!r} is busy: all {most} sessions are in use")
             self._drop(idle[0])
 
     @asynccontextmanager

@@ -45,6 +45,11 @@ MAX_MESSAGE = 10_000  # characters of a progress message
 MAX_UNSENT = 100  # notifications of a call whose client reads slowly; older ones are dropped
 MAX_WAIT = 5.0  # seconds before a call is sent again that only had to wait
 INPUT_REQUESTS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
+PARTS = {
+    "elicitation": ("form", "url"),
+    "sampling": ("context", "tools"),
+    "roots": (),
+}  # of capabilities; others end here
 OWN_KEYS = ("io.modelcontextprotocol/", "dovetail/")  # of `_meta`, which are about one hop
 PASSED_KEYS = frozenset({CALL_KEY, PROCESS_KEY})
 UNKNOWN_EFFECT = "whether it had its effect is not known"
@@ -152,8 +157,8 @@ class Questions(NamedTuple):
     def passable(self, declared: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
         """The part of a client's capabilities that its backend may use."""
         kinds = [*sorted(self.allow), *(["elicitation"] if revision.elicitation else [])]
-        found = {kind: declared[kind] for kind in kinds if isinstance(declared.get(kind), Mapping)}
-        return {**found, "roots": {}} if "roots" in found else found  # their changes are not passed on
+        known = {kind: declared[kind] for kind in kinds if isinstance(declared.get(kind), Mapping)}
+        return {kind: {part: {} for part in PARTS[kind] if part in parts} for kind, parts in known.items()}
 
     def own_id(self, tag: str, id: str) -> str:
         """The id of an elicitation at our own client: those of two sessions may be the same."""

@@ -45,6 +45,7 @@ from dovetail.server import Server
 
 log = logging.getLogger("dovetail")
 FEATURES = ("tools", "resources", "prompts", "completions", "logging")
+MAX_INSTRUCTIONS = 64 * 1024  # characters
 OPTIONAL = ("icons", "annotations", "_meta")  # members of a definition that it can do without
 CLIENT_OPTIONS = ("headers", "env", "cwd", "transport", "protocol_version", "principal")
 
@@ -263,10 +264,10 @@ class Catalogs:
 
     async def _instructions(self, context: RequestContext) -> str | None:
         """Those of the backend, for clients of a proxy that is not mounted."""
-        with suppress(DovetailError, TimeoutError):
+        with suppress(Exception):  # of any kind, as in `_fetch`, where it is logged
             async with asyncio.timeout(self._limits.list_wait):
                 session = await self._backend.main(caller_of(context, self._questions))
-                return session.negotiated.instructions
+                return (session.negotiated.instructions or "")[:MAX_INSTRUCTIONS] or None
         return None
 
     def _fetch_again(self, caller: Caller = NOBODY) -> "asyncio.Task[None]":
