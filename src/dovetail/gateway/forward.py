@@ -5,14 +5,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dovetail import errors
-from dovetail.client.handlers import InputRequiredResult, read_elicitation, read_input_required
-from dovetail.client.results import LogMessage, decode
+from dovetail.client.handlers import INPUT_METHODS, InputRequiredResult, read_elicitation, read_input_required
+from dovetail.client.results import LogMessage, decode, result_type_of
 from dovetail.engine.caller_state import state_owner
 from dovetail.engine.context import Context, request_of, send_log, wanted_level
 from dovetail.engine.open_calls import Asks, Failed, OpenCall, Outcome, open_calls_of
@@ -39,17 +39,15 @@ from dovetail.protocol.types import (
 )
 from dovetail.registry.elicitation import ElicitUrl
 
+T = TypeVar("T")
 MAX_QUESTION_BYTES = 256 * 1024
 MAX_LOG_BYTES = 64 * 1024
 MAX_MESSAGE = 10_000  # characters of a progress message
 MAX_UNSENT = 100  # notifications of a call whose client reads slowly; older ones are dropped
 MAX_WAIT = 5.0  # seconds before a call is sent again that only had to wait
 INPUT_REQUESTS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
-PARTS = {
-    "elicitation": ("form", "url"),
-    "sampling": ("context", "tools"),
-    "roots": (),
-}  # of capabilities; others end here
+# The parts of capabilities that are passed on.
+PARTS = {"elicitation": ("form", "url"), "sampling": ("context", "tools"), "roots": ()}
 OWN_KEYS = ("io.modelcontextprotocol/", "dovetail/")  # of `_meta`, which are about one hop
 PASSED_KEYS = frozenset({CALL_KEY, PROCESS_KEY})
 UNKNOWN_EFFECT = "whether it had its effect is not known"
@@ -60,10 +58,9 @@ _rank = {revision.name: rank for rank, revision in enumerate(revisions.ALL)}
 # ── results ──
 
 
-class _Head(msgspec.Struct, rename="camel"):
-    """The members of any result, as bytes."""
+class _ToolResult(msgspec.Struct, rename="camel"):
+    """The result of a tool, with its content as bytes."""
 
-    result_type: str = "complete"
     content: Raw = Raw(b"[]")
     structured_content: Raw | UnsetType = UNSET
     is_error: bool = False
@@ -91,7 +88,7 @@ class PassedResult(ToolResult, frozen=True, kw_only=True):
         return shaper.passed_result(self.encoded, self.structured, self.is_error, self.meta)
 
 
-def read_tool_result(head: _Head, backend: Revision, client: Revision, tool: ToolDefinition) -> ToolResult:
+def read_tool_result(head: _ToolResult, backend: Revision, client: Revision, tool: ToolDefinition) -> ToolResult:
     """The result for a client's revision; as bytes if that is the backend's or newer. Raises UNREADABLE."""
     structured, schema = head.structured_content, tool.output_schema
     if not isinstance(structured, UnsetType) and not backend.any_structured_output and bytes(structured)[:1] != b"{":
@@ -315,77 +312,71 @@ class Forwarder:
         self._subject = f"The server {backend.name!r}"
 
     async def call_tool(self, tool: ToolDefinition, arguments: Raw, ctx: Context) -> ToolResult | InputRequired:
-        reply = await self._request(ctx, "tools/call", {"name": tool.name, "arguments": arguments})
-        if isinstance(reply, InputRequired):
-            return reply
-        _, head, revision = reply
-        try:
-            return read_tool_result(head, revision, request_of(ctx)[1].request.revision, tool)
-        except (*UNREADABLE, ValueError) as failure:
-            raise self._unreadable(failure) from None
+        client = request_of(ctx)[1].request.revision
+
+        def read(raw: Raw, revision: Revision) -> ToolResult:
+            return read_tool_result(decode("tools/call", raw, _ToolResult), revision, client, tool)
+
+        return await self._request(ctx, "tools/call", {"name": tool.name, "arguments": arguments}, read)
 
     async def read(self, uri: str, ctx: Context) -> ReadResourceResult | InputRequired:
-        reply = await self._request(ctx, "resources/read", {"uri": uri})
-        if isinstance(reply, InputRequired):
-            return reply
-        return ReadResourceResult(self._decode("resources/read", reply[0], _Contents).contents)
+        def read(raw: Raw, _: Revision) -> ReadResourceResult:
+            return ReadResourceResult(decode("resources/read", raw, _Contents).contents)
+
+        return await self._request(ctx, "resources/read", {"uri": uri}, read)
 
     async def get_prompt(self, name: str, arguments: Raw, ctx: Context) -> PromptResult | InputRequired:
-        reply = await self._request(ctx, "prompts/get", {"name": name, "arguments": arguments})
-        return reply if isinstance(reply, InputRequired) else self._decode("prompts/get", reply[0], PromptResult)
+        def read(raw: Raw, _: Revision) -> PromptResult:
+            return decode("prompts/get", raw, PromptResult)
+
+        return await self._request(ctx, "prompts/get", {"name": name, "arguments": arguments}, read)
 
     async def complete(
         self, ref: Mapping[str, str], argument: str, value: str, arguments: dict[str, str], ctx: Context
     ) -> Completion:
+        def read(raw: Raw, _: Revision) -> Completion:
+            return decode("completion/complete", raw, CompleteResult).completion
+
         params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
         if arguments:
             params["context"] = {"arguments": arguments}
         try:
-            reply = await self._request(ctx, "completion/complete", params)
+            completion = await self._request(ctx, "completion/complete", params, read)
         except errors.ProtocolError as refused:
             if refused.code != errors.METHOD_NOT_FOUND:
                 raise
             return Completion([])
-        assert not isinstance(reply, InputRequired)
-        result: CompleteResult = self._decode("completion/complete", reply[0], CompleteResult)
-        return result.completion
-
-    def _decode(self, method: str, raw: Raw, shape: Any) -> Any:
-        try:
-            return decode(method, raw, shape)
-        except errors.BadResponse as failure:
-            raise self._unreadable(failure) from None
-
-    def _unreadable(self, failure: Exception) -> errors.ToolError:
-        return errors.ToolError(f"{self._subject} gave a result that can't be read: {printable(failure)}")
+        assert isinstance(completion, Completion)
+        return completion
 
     async def _request(
-        self, ctx: Context, method: str, params: dict[str, Any]
-    ) -> tuple[Raw, _Head, Revision] | InputRequired:
-        call = Call(ctx, self._questions)
-        state = RoundState()
+        self, ctx: Context, method: str, params: dict[str, Any], read: Callable[[Raw, Revision], T]
+    ) -> T | InputRequired:
+        """The result as `read` reads it, or what the backend asks."""
+        call, state, given = Call(ctx, self._questions), RoundState(), ctx.request_state
         try:
-            if isinstance(given := ctx.request_state, dict) and "call" not in given:
-                state = msgspec.convert(given, RoundState)
-                params |= self._answers(call.context, state, ctx.input_responses)
-            if given is not None and "call" in given:
+            if isinstance(given, dict) and "call" in given:
                 outcome = await open_calls_of(call.engine).resume(given, ctx.input_responses, call.context)
                 reply = self._read_outcome(outcome)
-            elif await self._stays_open(call):
-                run = partial(self._run_open, call, method, params)
-                reply = self._read_outcome(await open_calls_of(call.engine).begin(call.context, run))
             else:
-                reply = await self._send(call, method, params)
+                if isinstance(given, dict):
+                    state = msgspec.convert(given, RoundState)
+                    params |= self._answers(call.context, state, ctx.input_responses)
+                if await self._stays_open(call):
+                    run = partial(self._run_open, call, method, params)
+                    reply = self._read_outcome(await open_calls_of(call.engine).begin(call.context, run))
+                else:
+                    reply = await self._send(call, method, params)
             if isinstance(reply, InputRequired):
                 return reply
             raw, revision = reply
-            head = decode(method, raw, _Head)
-            if head.result_type not in ("complete", INPUT_REQUIRED):
-                raise errors.BadResponse(f"its resultType is {printable(head.result_type, 50)}")
-            if head.result_type == "complete" or not revision.input_required:
-                return raw, head, revision
-            return await self._input_required(call, read_input_required(method, raw), state)
-        except (errors.DovetailError, TimeoutError) as failure:
+            kind = result_type_of(method, raw)
+            if kind == INPUT_REQUIRED and revision.input_required and method in INPUT_METHODS:
+                return await self._input_required(call, read_input_required(method, raw), state)
+            if kind != "complete":
+                raise errors.BadResponse(f"its resultType is {printable(kind, 50)}")
+            return read(raw, revision)
+        except (errors.DovetailError, TimeoutError, *UNREADABLE) as failure:
             raise self._explain(failure, method, call) from None
         finally:
             await call.flush()
