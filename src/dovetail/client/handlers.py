@@ -344,13 +344,13 @@ PrepareHandler = Callable[[str, Raw], RunHandler]
 INPUT_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})  # that may have such a result
 
 
-class InputRequest(msgspec.Struct, frozen=True):
+class _InputRequest(msgspec.Struct, frozen=True):
     method: str
     params: Raw = NO_PARAMS
 
 
-class InputRequiredResult(msgspec.Struct, frozen=True, rename="camel"):
-    input_requests: dict[str, InputRequest] | None = None
+class RequiredInput(msgspec.Struct, frozen=True, rename="camel"):
+    input_requests: dict[str, _InputRequest] | None = None
     request_state: str | None = None
 
 
@@ -389,9 +389,9 @@ async def run_rounds(
     return raw
 
 
-def read_input_required(method: str, raw: Raw) -> InputRequiredResult:
+def read_input_required(method: str, raw: Raw) -> RequiredInput:
     """What a server asks, or BadResponse if that is nothing or too much."""
-    result = decode(method, raw, InputRequiredResult)
+    result = decode(method, raw, RequiredInput)
     if not result.input_requests and result.request_state is None:
         raise BadResponse(f"{method}: the server wants an answer, but asks nothing")
     if len(result.input_requests or ()) > 100:
@@ -400,7 +400,7 @@ def read_input_required(method: str, raw: Raw) -> InputRequiredResult:
 
 
 async def _answer_all(
-    method: str, requests: Mapping[str, InputRequest], prepare_handler: PrepareHandler
+    method: str, requests: Mapping[str, _InputRequest], prepare_handler: PrepareHandler
 ) -> dict[str, Any]:
     """The user's input for all requests; no handler runs if one of them is not supported."""
     try:

@@ -15,7 +15,6 @@ import itertools
 import logging
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -245,7 +244,6 @@ class OpenCall:
         if self.end is not None:
             self._clear_timer()
             self._give(self.end, OUTCOME_TTL)
-            self._calls.release(self)
         elif self.round >= MAX_ROUNDS and self._pending:
             self.cancel(f"The call has asked {MAX_ROUNDS} times without coming to an end")
         elif self._pending:
@@ -286,9 +284,8 @@ class OpenCalls:
         self.engine = engine
         self.lease = engine.lease
         self._state = engine.state
-        self._begun: set[OpenCall] = set()  # until they have ended
+        self._begun: set[OpenCall] = set()  # until their work has ended
         self._asking: dict[str, OpenCall] = {}  # those that have asked, by id, until their end is stored
-        self._by_caller: Counter[str | None] = Counter()  # of those that have not ended
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listener: Listener | None = None  # from the first question on, where other workers share the state
 
@@ -297,6 +294,7 @@ class OpenCalls:
         self._check_room(state_owner(context))
         call = OpenCall(self, context, run)
         self._begun.add(call)
+        call.task.add_done_callback(lambda _: self._begun.discard(call))
         self._keep(call.task)
         return await self._outcome(call, context)
 
@@ -343,27 +341,21 @@ class OpenCalls:
 
     def _check_room(self, owner: str | None) -> None:
         most = MAX_ANONYMOUS if owner is None else MAX_PER_CALLER
-        if self._by_caller[owner] >= most or self._by_caller.total() >= MAX_OPEN_CALLS:
+        owners = [call.owner for call in self._asking.values() if call.end is None]
+        if owners.count(owner) >= most or len(owners) >= MAX_OPEN_CALLS:
             raise ToolBusy(BUSY)
 
     def admit(self, call: OpenCall) -> None:
-        """Count a call that asks. Raises ToolBusy."""
+        """Hold a call that asks. Raises ToolBusy."""
         if call.id in self._asking:
             return
         self._check_room(call.owner)
         self._asking[call.id] = call
-        self._by_caller[call.owner] += 1
         if self._state.shared:
             if self._listener is None:
                 self._listener = self._state.listen([])
                 self._keep(asyncio.get_running_loop().create_task(self._take_answers(self._listener)))
             self._listener.add(f"{call.name}/answers")
-
-    def release(self, call: OpenCall) -> None:
-        """Count a call no more: it has ended."""
-        self._begun.discard(call)
-        if call.id in self._asking:
-            self._by_caller -= Counter([call.owner])  # drops those that have none left
 
     def _keep(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.add(task)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dovetail import errors
-from dovetail.client.handlers import INPUT_METHODS, InputRequiredResult, read_elicitation, read_input_required
+from dovetail.client.handlers import INPUT_METHODS, RequiredInput, read_elicitation, read_input_required
 from dovetail.client.results import LogMessage, decode, result_type_of
 from dovetail.engine.caller_state import state_owner
 from dovetail.engine.context import Context, request_of, send_log, wanted_level
@@ -435,7 +435,7 @@ class Forwarder:
         responses = {"inputResponses": answers} if answers else {}
         return responses if state.state is None else {**responses, "requestState": state.state}
 
-    async def _input_required(self, call: Call, result: InputRequiredResult, state: RoundState) -> InputRequired:
+    async def _input_required(self, call: Call, result: RequiredInput, state: RoundState) -> InputRequired:
         asked = result.input_requests or {}
         requests: dict[str, InputRequest[Any]] = {}
         for key, question in asked.items():
