@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 LIE, ERA = sys.argv[1], sys.argv[2]
+ended: list[str] = []  # secrets of calls
 GOOD = {"name": "good", "inputSchema": {"type": "object"}}
 
 
@@ -47,6 +48,17 @@ def call(id: Any, params: dict[str, Any]) -> None:
         content = [{"type": "text", "text": json.dumps(answer.get("error", answer.get("result")))}]
     if LIE == "silent":
         return
+    if LIE == "late_log":
+        for secret in ended:
+            say(method="notifications/message", params={"level": "error", "data": secret})
+        ended.append(f"of {params['arguments']['who']}")
+    if LIE == "page_done":  # which each process of it calls 1
+        if params["arguments"].get("done"):
+            say(method="notifications/elicitation/complete", params={"elicitationId": "1"})
+        else:
+            page = {"mode": "url", "message": "?", "url": "https://b.example", "elicitationId": "1"}
+            say(id="q", method="elicitation/create", params=page)
+            sys.stdin.readline()
     results: dict[str, Any] = {
         "content": {"content": 5},
         "block": {"content": [{"type": "text", "text": 5}]},
@@ -69,7 +81,7 @@ def call(id: Any, params: dict[str, Any]) -> None:
 def main() -> None:
     if LIE == "question_outside":
         say(id="q", method="elicitation/create", params={"message": "?", "requestedSchema": {"properties": {}}})
-    for line in sys.stdin:
+    while line := sys.stdin.readline():
         message = json.loads(line)
         method, id, params = message.get("method"), message.get("id"), message.get("params", {})
         info = {"name": "liar", "version": "0"}
@@ -80,6 +92,8 @@ def main() -> None:
                 time.sleep(30)
             result = {"protocolVersion": ERA, "capabilities": {"tools": {}}, "serverInfo": info}
             say(id=id, result=result)
+        elif method == "tools/list" and LIE == "no_lists":
+            say(id=id, result={"tools": 5})
         elif method == "tools/list":
             say(id=id, result=tools(params.get("cursor")))
         elif method == "tools/call":

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from dovetail import (
     Elicit,
     ElicitUrl,
     InputRequired,
+    ProtocolError,
     ResourceLink,
     Server,
     ToolError,
@@ -77,6 +79,17 @@ def make_backend(**options: Any) -> Server:
     @server.tool
     def crash() -> str:
         os._exit(3)
+
+    @server.tool
+    def siblings() -> int:
+        """How many processes of this program the parent of this one has."""
+        command = Path("/proc/self/cmdline").read_bytes()
+        children = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
+        return sum(Path(f"/proc/{each}/cmdline").read_bytes() == command for each in children)
+
+    @server.tool
+    def reject() -> str:
+        raise ProtocolError("refused", code=-32600)
 
     @server.tool
     async def meta(ctx: Context) -> dict[str, Any]:

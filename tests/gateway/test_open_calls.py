@@ -466,12 +466,3 @@ async def test_an_outcome_that_the_store_does_not_take_is_told() -> None:
         gateway.withdraw.set()
         assert "too long to be handed over" in text(await caller.send(apps[1], asked[0]))
         assert text(await caller.send(apps[0], asked[1])).startswith("withdrawn")
-
-
-async def test_a_record_that_the_store_has_lost_is_written_again() -> None:
-    state, gateways = Remote(), (Gateway(), Gateway())
-    async with workers(state, *gateways) as apps:
-        caller = Caller(rounds=[["A?"]])
-        asked = await caller.send(apps[0])
-        assert await state.delete(f"open-call/{gateways[0].states[0]['call']}")
-        assert text(await caller.send(apps[1], asked)) == "a?"

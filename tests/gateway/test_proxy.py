@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -330,7 +330,8 @@ async def test_the_client_is_told_that_the_user_is_done_at_a_page() -> None:
     async with through(proxy, OLD, elicitation_complete_handler=done.append, **answers([])) as client:
         assert (await client.call_tool("wait_there")).text == "accept"
         assert await backend.complete_elicitation("x")
-        await until(lambda: done == ["calendar:x"])
+        await until(lambda: len(done) == 1)
+        assert done[0].startswith("calendar:")
 
 
 async def test_a_client_that_can_not_be_asked() -> None:
@@ -570,6 +571,94 @@ async def test_a_call_during_back_off_fails_at_once() -> None:
     assert all("'calendar' can't be reached" in str(each) for each in failures)
 
 
+async def test_a_tool_of_a_backend_whose_lists_are_not_known() -> None:
+    for lie, limits in (("slow_start", BackendLimits(list_wait=0.05)), ("no_lists", BRISK)):
+        async with through(Proxy(liar(lie), name="calendar", limits=limits)) as client:
+            with pytest.raises(ToolError, match="The server 'calendar' can't be reached"):
+                await client.call_tool("good")
+
+
+async def test_own_items_stay_whatever_the_backend_lists() -> None:
+    backend = make_backend(list_changed=False)
+    backend.add_tool(lambda: "the backend's", name="local")
+    proxy = Proxy(backend, protocol_version=OLD, limits=BRISK)
+    proxy.add_tool(lambda: "own", name="local")
+    async with through(proxy) as client:
+        for description in ("another", "yet another"):
+            await client.list_tools(fresh=True)
+            backend.remove_tool("local")
+            assert "local" in [tool.name for tool in await client.list_tools(fresh=True)]
+            backend.add_tool(lambda: "the backend's", name="local", description=description)
+            assert (await client.call_tool("local")).text == "own"
+
+
+async def test_a_disabled_resource_can_not_be_read() -> None:
+    proxy = Proxy(make_backend())
+    async with through(proxy) as client:
+        await client.list_resources()
+        proxy.disable(names=["notes://all", "notes://{id}"])
+        for uri in ("notes://all", "notes://5"):
+            with pytest.raises(ServerError, match="not found"):
+                await client.read_resource(uri)
+
+
+async def test_an_error_of_a_tool_ends_no_process() -> None:
+    command = [sys.executable, str(HERE / "proxied_server.py")]
+    for back in (OLD, MODERN):
+        async with through(Proxy(command, protocol_version=back)) as client:
+            pid = (await client.call_tool("pid")).text
+            with pytest.raises(ServerError, match="refused"):
+                await client.call_tool("reject")
+            assert (await client.call_tool("pid")).text == pid
+
+
+async def test_a_local_user_needs_one_process() -> None:
+    command = [sys.executable, str(HERE / "proxied_server.py")]
+    async with through(Proxy(command, protocol_version=OLD), OLD, **answers([])) as client:
+        await client.list_tools()
+        pid = int((await client.call_tool("pid")).text)
+        assert (await client.call_tool("ask")).text == "accept Ada"
+        assert (await client.complete(prompt="review", argument="code", value=f"{pid}")).values == [f"{pid}1"]
+        async with client.listen(uris=["notes://all"]) as changes:
+            await asyncio.wait_for(until_told(client, changes), 20)
+        assert len({(await client.call_tool("siblings")).text}) == 1
+        assert (await client.call_tool("siblings")).data in ("1", {"result": 1}, 1)
+
+
+async def until_told(client: Client, changes: Any) -> None:
+    while True:
+        await client.call_tool("update")
+        with suppress(TimeoutError):
+            return await asyncio.wait_for(anext(changes), 0.3)
+
+
+async def test_watchers_are_told_after_a_crash() -> None:
+    """What changed meanwhile is not known."""
+    command = [sys.executable, str(HERE / "proxied_server.py")]
+    async with (
+        through(Proxy(command, protocol_version=MODERN, limits=BRISK)) as client,
+        client.listen(uris=["notes://all"]) as changes,
+    ):
+        await asyncio.wait_for(until_told(client, changes), 20)
+        with pytest.raises(ToolError):
+            await client.call_tool("crash")
+        assert await asyncio.wait_for(anext(changes), 20) == Change("updated", "notes://all")
+
+
+@eras
+async def test_a_proxy_by_itself_passes_the_instructions_on(back: str) -> None:
+    backend = make_backend(instructions="Add with care.")
+    for front in (OLD, MODERN):
+        async with through(Proxy(backend, protocol_version=back), front) as client:
+            assert client.instructions == "Add with care."
+        async with through(Proxy(backend, protocol_version=back, instructions="Mine."), front) as client:
+            assert client.instructions == "Mine."
+        parent = Server("parent")
+        parent.mount(Proxy(backend, protocol_version=back), namespace="calendar")
+        async with through(parent, front) as client:
+            assert client.instructions is None
+
+
 # ── callers ──
 
 
@@ -578,9 +667,8 @@ def caller(name: str) -> Principal:
 
 
 @asynccontextmanager
-async def as_caller(proxy: Proxy, name: str | None, front: str = MODERN) -> AsyncIterator[Client]:
-    principal = None if name is None else caller(name)
-    async with Client(proxy, protocol_version=front, principal=principal) as client:
+async def as_caller(proxy: Proxy, name: str, front: str = MODERN, **options: Any) -> AsyncIterator[Client]:
+    async with Client(proxy, protocol_version=front, principal=caller(name), **options) as client:
         yield client
 
 
@@ -623,6 +711,31 @@ async def test_sessions_are_bounded() -> None:
             await asyncio.gather(*busy, return_exceptions=True)
 
 
+async def test_callers_that_are_not_known_leave_sessions_to_others() -> None:
+    async with target("http") as where, AsyncExitStack() as stack:
+        proxy = Proxy(where, protocol_version=OLD, limits=BackendLimits(max_sessions=10))
+        url = await stack.enter_async_context(hosted(proxy.asgi()))
+        options: Any = {"protocol_version": MODERN, "capabilities": {"elicitation": {}}}
+        client = await stack.enter_async_context(Client(f"{url}/mcp", **options))
+        for _ in range(9):  # none is answered
+            asked = await client.request("tools/call", {"name": "ask", "arguments": {}})
+            assert asked["resultType"] == "input_required"
+        with pytest.raises(ToolError, match="is busy"):
+            await client.call_tool("add", {"a": 1, "b": 2})
+        ann = await stack.enter_async_context(as_caller(proxy, "ann"))
+        assert (await ann.call_tool("add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_odd_capabilities_make_no_further_sessions() -> None:
+    async with target("http") as where, AsyncExitStack() as stack:
+        proxy, sessions = Proxy(where, protocol_version=OLD), set()
+        for number in range(3):
+            odd = {"elicitation": {"form": {}, f"part{number}": {}}, "kind": {}}
+            client = Client(proxy, principal=caller("ann"), capabilities=odd)
+            sessions.add(await session_of(await stack.enter_async_context(client)))
+        assert len(sessions) == 1
+
+
 async def test_an_idle_session_is_closed() -> None:
     async with target("http") as where:
         proxy = Proxy(where, protocol_version=OLD, limits=BackendLimits(idle=0.0))
@@ -649,6 +762,51 @@ async def test_the_callers_token_is_never_passed_on(back: str) -> None:
                 assert headers["x-gateway"] == "1"
     assert asked[0] is None  # for the lists
     assert {each.subject for each in asked[1:]} == {"ann", "bob"}
+
+
+@eras
+async def test_a_late_log_reaches_no_other_caller(back: str) -> None:
+    heard: list[LogMessage] = []
+    proxy = Proxy(liar("late_log", back))
+    async with as_caller(proxy, "ann") as ann, as_caller(proxy, "bob", log_handler=heard.append) as bob:
+        for _ in range(2):
+            await ann.call_tool("good", {"who": "ann"})
+            await bob.call_tool("good", {"who": "bob"})
+    assert {each.data for each in heard} <= {"of bob"}
+
+
+async def test_the_end_at_a_page_is_told_to_its_own_caller_only() -> None:
+    told: list[str] = []
+    proxy = Proxy(liar("page_done"))
+
+    def options(name: str) -> dict[str, Any]:
+        return {"elicitation_complete_handler": lambda _: told.append(name), **answers([])}
+
+    async with (
+        as_caller(proxy, "ann", OLD, **options("ann")) as ann,
+        as_caller(proxy, "bob", OLD, **options("bob")) as bob,
+    ):
+        for each in (ann, bob):
+            await each.call_tool("good")
+        for each, expected in ((ann, ["ann"]), (bob, ["ann", "bob"])):
+            await each.call_tool("good", {"done": True})
+            await until(lambda expected=expected: told == expected)
+
+
+@eras
+async def test_a_caller_without_a_token_costs_the_others_nothing(back: str) -> None:
+    def auth(principal: Principal | None) -> str:
+        if principal is not None and principal.subject == "eve":
+            raise ToolError("There is no token for eve")
+        return "token"
+
+    async with target("http") as where:
+        proxy = Proxy(where, protocol_version=back, auth=auth)
+        async with as_caller(proxy, "ann") as ann, as_caller(proxy, "eve") as eve:
+            for _ in range(2):
+                with pytest.raises(ToolError, match="no token for eve"):
+                    await eve.call_tool("pid")
+                assert (await ann.call_tool("add", {"a": 1, "b": 2})).text == "3"
 
 
 async def test_headers_of_a_client_are_not_passed_on() -> None:

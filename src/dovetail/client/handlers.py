@@ -349,7 +349,7 @@ class _InputRequest(msgspec.Struct, frozen=True):
     params: Raw = NO_PARAMS
 
 
-class _InputRequiredResult(msgspec.Struct, frozen=True, rename="camel"):
+class RequiredInput(msgspec.Struct, frozen=True, rename="camel"):
     input_requests: dict[str, _InputRequest] | None = None
     request_state: str | None = None
 
@@ -376,7 +376,7 @@ async def run_rounds(
         if rounds == max_rounds:
             asks = f"the server still asks for more after {max_rounds} rounds"
             raise BadResponse(f"{method}: {asks}; max_rounds= allows no others")
-        result = _read_input_required(method, raw)
+        result = read_input_required(method, raw)
         added = {}
         if result.input_requests:
             added["inputResponses"] = await _answer_all(method, result.input_requests, prepare_handler)
@@ -389,8 +389,9 @@ async def run_rounds(
     return raw
 
 
-def _read_input_required(method: str, raw: Raw) -> _InputRequiredResult:
-    result = decode(method, raw, _InputRequiredResult)
+def read_input_required(method: str, raw: Raw) -> RequiredInput:
+    """What a server asks, or BadResponse if that is nothing or too much."""
+    result = decode(method, raw, RequiredInput)
     if not result.input_requests and result.request_state is None:
         raise BadResponse(f"{method}: the server wants an answer, but asks nothing")
     if len(result.input_requests or ()) > 100:

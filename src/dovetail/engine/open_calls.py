@@ -15,7 +15,6 @@ import itertools
 import logging
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -34,7 +33,7 @@ from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.request_state import MAX_ROUNDS
 from dovetail.protocol.revisions import Revision
 from dovetail.schema.encode import OutputError, to_jsonable
-from dovetail.state.base import Codec, Listener, StoreFull, StoreUnavailable, retry_while_unavailable
+from dovetail.state.base import Codec, Listener, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
@@ -112,7 +111,6 @@ class Error(msgspec.Struct, frozen=True, array_like=True):
     is_own: bool = False
     code: int | None = None
     data: Any = None
-    http_status: int = 200
 
     @classmethod
     def from_exception(cls, failure: Exception) -> "Error":
@@ -123,11 +121,11 @@ class Error(msgspec.Struct, frozen=True, array_like=True):
         data = None
         with suppress(OutputError):  # data that can't be sent either
             data = to_jsonable(failure.data)
-        return cls(failure.message, code=failure.code, data=data, http_status=failure.http_status)
+        return cls(failure.message, code=failure.code, data=data)
 
     def to_exception(self) -> Exception:
         if self.code is not None:
-            return ProtocolError(self.text, code=self.code, data=self.data, http_status=self.http_status)
+            return ProtocolError(self.text, code=self.code, data=self.data)
         return ToolError(self.text) if self.is_own else RuntimeError(self.text)
 
 
@@ -246,7 +244,6 @@ class OpenCall:
         if self.end is not None:
             self._clear_timer()
             self._give(self.end, OUTCOME_TTL)
-            self._calls.release(self)
         elif self.round >= MAX_ROUNDS and self._pending:
             self.cancel(f"The call has asked {MAX_ROUNDS} times without coming to an end")
         elif self._pending:
@@ -287,9 +284,8 @@ class OpenCalls:
         self.engine = engine
         self.lease = engine.lease
         self._state = engine.state
-        self._begun: set[OpenCall] = set()  # until they have ended
+        self._begun: set[OpenCall] = set()  # until their work has ended
         self._asking: dict[str, OpenCall] = {}  # those that have asked, by id, until their end is stored
-        self._by_caller: Counter[str | None] = Counter()  # of those that have not ended
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listener: Listener | None = None  # from the first question on, where other workers share the state
 
@@ -298,6 +294,7 @@ class OpenCalls:
         self._check_room(state_owner(context))
         call = OpenCall(self, context, run)
         self._begun.add(call)
+        call.task.add_done_callback(lambda _: self._begun.discard(call))
         self._keep(call.task)
         return await self._outcome(call, context)
 
@@ -344,27 +341,21 @@ class OpenCalls:
 
     def _check_room(self, owner: str | None) -> None:
         most = MAX_ANONYMOUS if owner is None else MAX_PER_CALLER
-        if self._by_caller[owner] >= most or self._by_caller.total() >= MAX_OPEN_CALLS:
+        owners = [call.owner for call in self._asking.values() if call.end is None]
+        if owners.count(owner) >= most or len(owners) >= MAX_OPEN_CALLS:
             raise ToolBusy(BUSY)
 
     def admit(self, call: OpenCall) -> None:
-        """Count a call that asks. Raises ToolBusy."""
+        """Hold a call that asks. Raises ToolBusy."""
         if call.id in self._asking:
             return
         self._check_room(call.owner)
         self._asking[call.id] = call
-        self._by_caller[call.owner] += 1
         if self._state.shared:
             if self._listener is None:
                 self._listener = self._state.listen([])
                 self._keep(asyncio.get_running_loop().create_task(self._take_answers(self._listener)))
             self._listener.add(f"{call.name}/answers")
-
-    def release(self, call: OpenCall) -> None:
-        """Count a call no more: it has ended."""
-        self._begun.discard(call)
-        if call.id in self._asking:
-            self._by_caller -= Counter([call.owner])  # drops those that have none left
 
     def _keep(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.add(task)
@@ -417,9 +408,6 @@ class OpenCalls:
         if round > call.answered and (entry := await self._state.get(f"{call.name}/{round}")) is not None:
             with suppress(ToolError):  # answered here meanwhile
                 call.accept(round, ANSWERS.decode(entry.value) or {})
-        if call.record is call.stored and await self._state.get(call.name) is None:  # the store has lost it
-            call.stored = None
-            self.store(call)
 
     # ── other workers ──
 
@@ -474,11 +462,6 @@ class OpenCalls:
         return NO_RECORD if entry is None else RECORDS.decode(entry.value) or NO_RECORD
 
     async def _cancel_elsewhere(self, name: str) -> None:
-        until = time.monotonic() + STORE_PATIENCE
-
-        async def cancel() -> None:
+        with suppress(StoreUnavailable, StoreFull):  # then it goes on, for nobody
             await self._state.put(f"{name}/cancelled", b"", ttl=OUTCOME_TTL)
             await self._state.publish(f"{name}/answers")
-
-        with suppress(StoreUnavailable, StoreFull):  # then it ends when its questions are not answered
-            await retry_while_unavailable(cancel, lambda: time.monotonic() < until, RETRY_DELAY)

@@ -129,9 +129,14 @@ class Resources:
             except ArgumentError as failure:  # it has the template's shape, but names nothing there
                 if template.access is None:  # else not every caller may know that there is such a template
                     problem = problem or failure
-        if self.fallback is not None and problem is None:
+        if self.fallback is not None and problem is None and not self._is_disabled(text):
             return self.fallback, {"uri": uri}
         raise NotFound("Resource not found" if problem is None else f"Resource not found. {problem}", uri=uri)
+
+    def _is_disabled(self, uri: str) -> bool:
+        """Whether a resource that is disabled has this URI, which is normalized."""
+        templates = self.templates.registered.items
+        return self.direct.find(uri) is not None or any(each.match(uri) is not None for each in templates)
 
     def _ordered(self, rules: Rules) -> "list[Template]":
         """Templates in the order of lookup: guarded before open ones, then by literal characters, then by age."""

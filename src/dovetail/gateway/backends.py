@@ -19,7 +19,6 @@ from dovetail.client.session import ClientSession
 from dovetail.client.transports.base import Backoff, ToolHeaders, Transport, cancel_and_wait
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.methods import RequestId
-from dovetail.protocol.revisions import Revision
 
 if TYPE_CHECKING:
     from dovetail.gateway.forward import Call
@@ -72,16 +71,22 @@ class Caller(NamedTuple):
     owner: str | None  # None: not known, so the call shares its session with no other
     capabilities: Mapping[str, Any]
 
+    @property
+    def is_local(self) -> bool:
+        return self.owner is not None and self.owner.startswith("local-")
+
 
 class BackendSession(ClientSession):
     """A session with the backend, and the calls that it carries."""
 
-    def __init__(self, transport: Transport, options: SharedOptions, on_complete: Callable[[Raw], None]) -> None:
+    def __init__(self, transport: Transport, options: SharedOptions, tag: str) -> None:
         super().__init__(transport, options, lambda _: None)
+        self.tag = tag  # of the elicitations that were asked in it
         self.calls: dict[RequestId, Call] = {}
         self.is_over = False  # another one is opened for the next call
         self.has_streams = transport.reconnects  # whose messages name their call
-        self._on_complete = on_complete
+        self._owner: str | None = None  # of the first call
+        self._is_shared = False  # by several callers
 
     def share_headers(self, headers: ToolHeaders) -> None:
         """Use the headers of tools that all sessions have; only HTTP since 2026-07-28 has any."""
@@ -90,7 +95,9 @@ class BackendSession(ClientSession):
 
     async def carry(self, call: "Call", method: str, params: Params) -> Raw:
         """The result of a request of a client."""
-        level = call.level
+        level, call.tag = call.level, self.tag
+        self._is_shared |= self._owner is not None and self._owner != call.caller.owner
+        self._owner = self._owner or call.caller.owner or "unknown"
         if level is not None and self.revision.handshake and "logging" in self.negotiated.capabilities:
             if level != self._session_log_level:
                 with suppress(errors.ServerError):
@@ -104,37 +111,40 @@ class BackendSession(ClientSession):
 
         try:
             return await self.send(method, params, progress_handler=call.progress, log_level=level, on_sent=on_sent)
-        except (errors.ServerError, errors.ConnectionLost) as failure:
+        except errors.ConnectionLost:
+            self.is_over = True
+            raise
+        except errors.ServerError as failure:
             refusals = REFUSALS if self.revision.handshake else MODERN_REFUSALS
-            self.is_over |= not isinstance(failure, errors.ServerError) or failure.code in refusals
+            self.is_over |= self.has_streams and failure.code in refusals  # a process keeps its revision
             raise
         finally:
             for id in sent:
                 del self.calls[id]
 
     def _find_call(self) -> "Call | None":
-        """The call that the message belongs to: by the HTTP request it came on, else the only one."""
+        """The call that the message belongs to: by the HTTP request it came on, else the only one.
+
+        Not on a pipe that several callers share: it may be late, and of a call that has ended.
+        """
         carrier = self.dispatcher.carrier
         if carrier is not None:
             return self.calls.get(carrier)
-        return next(iter(self.calls.values())) if len(self.calls) == 1 else None
+        return next(iter(self.calls.values())) if len(self.calls) == 1 and not self._is_shared else None
 
     def prepare_handler(self, method: str, params: Raw) -> RunHandler:
         if self._negotiated is None or self.revision.input_required:
             raise errors.ProtocolError(f"Method not found: {method[:100]}", code=errors.METHOD_NOT_FOUND)
         call = self._find_call()
-        if call is None:
+        if call is None or not call.can_be_asked:
             raise errors.ProtocolError("This question belongs to no call", code=errors.INVALID_REQUEST)
         return call.prepare_answer(method, params)
 
     def handle_notification(self, method: str, params: Raw) -> None:
-        if method == "notifications/message":
-            if (call := self._find_call()) is not None:
-                call.log(params)
-        elif method == "notifications/elicitation/complete":
-            self._on_complete(params)
-        else:
+        if method != "notifications/message":
             super().handle_notification(method, params)
+        elif (call := self._find_call()) is not None:
+            call.log(params)
 
     def session_ended(self, reason: str) -> None:
         self.connection_lost(reason)  # a new session is negotiated anew: it may be another server
@@ -147,10 +157,10 @@ class BackendSession(ClientSession):
 class PooledSession:
     """A session, or the task that opens it, and how many calls use it."""
 
-    def __init__(self, opening: "asyncio.Task[BackendSession]") -> None:
+    def __init__(self, key: Hashable, opening: "asyncio.Task[BackendSession]") -> None:
+        self.key = key
         self.opening = opening
         self.users = 0
-        self.is_retired = False
         self.timer: asyncio.TimerHandle | None = None
         self.turn = asyncio.Lock()  # of the one call that it may carry
         opening.add_done_callback(lambda task: task.cancelled() or task.exception())  # may have no reader
@@ -162,10 +172,15 @@ class PooledSession:
 
 
 MakeSession = Callable[[Principal | None, Mapping[str, Any]], Awaitable[BackendSession]]
+MAIN = "main"  # the key of the session for lists and changes; for calls too since 2026-07-28
+NOBODY = Caller(None, None, {})
 
 
 class Backend:
-    """All sessions with one backend. `per_caller`: also those of 2026-07-28, because credentials differ."""
+    """All sessions with one backend. `per_caller`: also those of 2026-07-28, because credentials differ.
+
+    A session is in the pool until it is over, idle, or has to make room; then it is closed after its last call.
+    """
 
     def __init__(
         self, name: str, make_session: MakeSession, *, per_caller: bool, timeout: float | None, limits: BackendLimits
@@ -181,18 +196,18 @@ class Backend:
         self.begin()
 
     def begin(self) -> None:
-        self._main: PooledSession | None = None  # for lists and changes; for calls too since 2026-07-28
         self._pool: dict[Hashable, PooledSession] = {}  # the least recently used first
+        self._sessions: set[PooledSession] = set()  # those of the pool, and others that have calls
         self._closing: set[asyncio.Task[None]] = set()
+        self._main_caller = NOBODY  # a local user, who needs no session beside the main one
         self._trying = asyncio.Lock()
         self._backoff = Backoff(self.limits.first_retry, self.limits.max_retry)
         self._retry_at = 0.0
 
     async def close(self) -> None:
-        for pooled in (*self._pool.values(), *([] if self._main is None else [self._main])):
+        for pooled in tuple(self._sessions):
             self._close(pooled)
         self._pool.clear()
-        self._main = None
         if self._closing:
             await asyncio.wait(self._closing)
 
@@ -203,103 +218,90 @@ class Backend:
     @property
     def revision(self) -> str | None:
         """The revision of the session that is open; None if none is."""
-        if self._main is None or self._main.is_over or not self._main.opening.done():
+        main = self._pool.get(MAIN)
+        if main is None or main.is_over or not main.opening.done():
             return None
-        return self._main.opening.result().revision.name
+        return main.opening.result().revision.name
 
     def unreachable(self, reason: str) -> Unreachable:
         return Unreachable(f"The server {self.name!r} can't be reached: {reason}")
 
-    # ── opening ──
-
-    async def _open(self, principal: Principal | None, capabilities: Mapping[str, Any]) -> BackendSession:
-        async with self._trying if self.failure else nullcontext():  # after a failure one try at a time
-            if self.in_backoff:
-                raise self.unreachable(self.failure)
-            try:
-                session = await self._make_session(principal, capabilities)
-                await session.open(self._timeout)
-            except (errors.DovetailError, TimeoutError, OSError) as failure:
-                reason = describe_failure(failure)
-                if isinstance(failure, errors.NotSignedIn) and self._per_caller and principal is not None:
-                    raise self.unreachable(reason) from None  # which says nothing about other callers
-                self.failure = reason
-                self._retry_at = asyncio.get_running_loop().time() + self._backoff.next_delay()
-                raise self.unreachable(reason) from None
-        session.share_headers(self.tool_headers)
-        self.failure, self._retry_at = "", 0.0
-        self._backoff.succeeded()
-        return session
-
-    def _start(self, principal: Principal | None, capabilities: Mapping[str, Any]) -> PooledSession:
-        opening = self._open(principal, capabilities)  # in a context of its own: it outlives the call
-        return PooledSession(asyncio.get_running_loop().create_task(opening, context=contextvars.Context()))
-
-    def _renew_main(self) -> PooledSession:
-        if self._main is None or self._main.is_over:
-            if self.in_backoff:
-                raise self.unreachable(self.failure)
-            if self._main is not None:
-                self._retire(self._main)
-            self._main = self._start(None, {})
-        return self._main
-
-    async def main(self) -> BackendSession:
-        return await asyncio.shield(self._renew_main().opening)
-
-    # ── sessions of callers ──
+    async def main(self, caller: Caller = NOBODY) -> BackendSession:
+        """The session for lists and changes."""
+        return await asyncio.shield(self._find_main(caller).opening)
 
     @asynccontextmanager
     async def session(self, caller: Caller) -> AsyncIterator[BackendSession]:
         """A session for one call. Raises Unreachable, or ToolBusy if there are too many."""
-        pooled = self._renew_main()
-        pooled.users += 1
-        try:
-            main = await asyncio.shield(pooled.opening)
-            if not main.revision.handshake and not (self._per_caller and caller.principal is not None):
-                yield main
-                return
-        finally:
-            self._release(pooled)
-        capabilities = shape_capabilities(caller.capabilities, main.revision) if main.revision.handshake else {}
-        identity = caller.principal.key if self._per_caller and caller.principal is not None else None
-        key: Hashable = (caller.owner, identity, encode(capabilities)) if caller.owner else object()
-        pooled = self._take(key, caller.principal, capabilities)
-        try:
-            session = await asyncio.shield(pooled.opening)
-            async with self._turn(pooled, alone=bool(capabilities) and not session.has_streams):
-                yield session
-        finally:
-            if caller.owner is None and self._pool.pop(key, None) is not None:
-                pooled.is_retired = True
-            self._release(pooled)
+        async with self._use(self._find_main(caller)) as main:
+            has_own = main.revision.handshake or (self._per_caller and caller.principal is not None)
+        if not has_own or (caller.is_local and caller == self._main_caller):
+            pooled = self._find_main(caller)
+        else:
+            pooled = self._find(self._key_of(caller), caller)
+        async with self._use(pooled) as session, self._turn(pooled, session, caller):
+            yield session
 
-    def _take(self, key: Hashable, principal: Principal | None, capabilities: Mapping[str, Any]) -> PooledSession:
+    def _key_of(self, caller: Caller) -> Hashable:
+        if caller.owner is None:
+            return object()
+        identity = caller.principal.key if self._per_caller and caller.principal is not None else None
+        return caller.owner, identity, encode(caller.capabilities)
+
+    # ── the pool ──
+
+    def _find_main(self, caller: Caller) -> PooledSession:
+        pooled = self._pool.get(MAIN)
+        if pooled is None or pooled.is_over:
+            self._main_caller = caller if caller.is_local else self._main_caller
+        return self._find(MAIN, self._main_caller)
+
+    def _find(self, key: Hashable, caller: Caller) -> PooledSession:
         pooled = self._pool.pop(key, None)
         if pooled is not None and pooled.is_over:
-            self._retire(pooled)
+            self._drop(pooled)
             pooled = None
         if pooled is None:
-            if len(self._pool) + len(self._closing) >= self.limits.max_sessions:
-                self._evict()
-            pooled = self._start(principal, capabilities)
+            if self.in_backoff:
+                raise self.unreachable(self.failure)
+            if key is not MAIN:
+                self._make_room(caller)
+            # In a context of its own: it outlives the call.
+            opening = asyncio.get_running_loop().create_task(self._open(caller), context=contextvars.Context())
+            pooled = PooledSession(key, opening)
+            self._sessions.add(pooled)
         self._pool[key] = pooled
+        return pooled
+
+    def _make_room(self, caller: Caller) -> None:
+        """Close an idle session if there are too many. A tenth of them is for callers that are known."""
+        most = self.limits.max_sessions if caller.owner else self.limits.max_sessions - self.limits.max_sessions // 10
+        if len(self._sessions) - (MAIN in self._pool) + len(self._closing) >= most:
+            idle = [each for each in self._pool.values() if not each.users and each.key is not MAIN]
+            if not idle:
+                raise errors.ToolBusy(f"The server {self.name!r} is busy: all {most} sessions are in use")
+            self._drop(idle[0])
+
+    @asynccontextmanager
+    async def _use(self, pooled: PooledSession) -> AsyncIterator[BackendSession]:
         pooled.users += 1
         if pooled.timer is not None:
             pooled.timer.cancel()
-        return pooled
-
-    def _evict(self) -> None:
-        for key, pooled in self._pool.items():
-            if not pooled.users:
-                del self._pool[key]
-                return self._close(pooled)
-        raise errors.ToolBusy(f"The server {self.name!r} is busy: all {self.limits.max_sessions} sessions are in use")
+        try:
+            yield await asyncio.shield(pooled.opening)
+        finally:
+            pooled.users -= 1
+            is_known = isinstance(pooled.key, (str, tuple))
+            if pooled.is_over or not is_known or self._pool.get(pooled.key) is not pooled:
+                self._drop(pooled)
+            elif not pooled.users and pooled.key is not MAIN:
+                loop = asyncio.get_running_loop()
+                pooled.timer = loop.call_later(self.limits.idle, self._drop, pooled)
 
     @asynccontextmanager
-    async def _turn(self, pooled: PooledSession, *, alone: bool) -> AsyncIterator[None]:
+    async def _turn(self, pooled: PooledSession, session: BackendSession, caller: Caller) -> AsyncIterator[None]:
         """Over a pipe a question does not name its call: a session whose client can be asked carries one at a time."""
-        if not alone:
+        if session.has_streams or not session.revision.handshake or not caller.capabilities:
             yield
             return
         try:
@@ -313,50 +315,45 @@ class Backend:
         finally:
             pooled.turn.release()
 
-    def _release(self, pooled: PooledSession) -> None:
-        pooled.users -= 1
-        if pooled.users:
-            return
-        if pooled.is_retired:
-            self._close(pooled)
-        elif pooled is not self._main:
-            loop = asyncio.get_running_loop()
-            pooled.timer = loop.call_later(0 if pooled.is_over else self.limits.idle, self._drop, pooled)
-
     def _drop(self, pooled: PooledSession) -> None:
-        for key in [key for key, each in self._pool.items() if each is pooled]:
-            del self._pool[key]
-        self._retire(pooled)
-
-    def _retire(self, pooled: PooledSession) -> None:
-        """Close a session that gets no more calls, when its last one has ended."""
-        pooled.is_retired = True
+        """Give a session no more calls, and close it when it has none."""
+        if self._pool.get(pooled.key) is pooled:
+            del self._pool[pooled.key]
         if not pooled.users:
             self._close(pooled)
+
+    # ── opening and closing ──
+
+    async def _open(self, caller: Caller) -> BackendSession:
+        async with self._trying if self.failure else nullcontext():  # after a failure one try at a time
+            if self.in_backoff:
+                raise self.unreachable(self.failure)
+            try:
+                session = await self._make_session(caller.principal, caller.capabilities)
+                await session.open(self._timeout)
+            except (errors.DovetailError, TimeoutError, OSError) as failure:
+                reason = describe_failure(failure)
+                if not self._per_caller or caller.principal is None:  # else it says nothing about other callers
+                    self.failure = reason
+                    self._retry_at = asyncio.get_running_loop().time() + self._backoff.next_delay()
+                raise self.unreachable(reason) from None
+        session.share_headers(self.tool_headers)
+        self.failure, self._retry_at = "", 0.0
+        self._backoff.succeeded()
+        return session
 
     def _close(self, pooled: PooledSession) -> None:
         if pooled.timer is not None:
             pooled.timer.cancel()
-        task = asyncio.get_running_loop().create_task(_close(pooled.opening))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        if pooled in self._sessions:
+            self._sessions.discard(pooled)
+            task = asyncio.get_running_loop().create_task(_close(pooled.opening))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
 
 async def _close(opening: "asyncio.Task[BackendSession]") -> None:
-    if not opening.done():
-        await cancel_and_wait(opening)
+    await cancel_and_wait(opening)
     if not opening.cancelled() and opening.exception() is None:
         with suppress(errors.DovetailError, TimeoutError, OSError):
             await opening.result().close()
-
-
-def shape_capabilities(capabilities: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
-    """A client's capabilities as a backend of a revision knows them."""
-    shaped: dict[str, Any] = {}
-    if "elicitation" in capabilities and revision.elicitation:
-        parts = capabilities["elicitation"]
-        if revision.url_elicitation or "form" in parts:
-            shaped["elicitation"] = parts if revision.url_elicitation else {}
-    if "sampling" in capabilities:
-        shaped["sampling"] = capabilities["sampling"] if revision.rich_sampling else {}
-    return {**shaped, "roots": {}} if "roots" in capabilities else shaped

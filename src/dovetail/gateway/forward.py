@@ -6,35 +6,49 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dovetail import errors
-from dovetail.client.handlers import read_elicitation
-from dovetail.client.results import LogMessage, decode
+from dovetail.client.handlers import INPUT_METHODS, RequiredInput, read_elicitation, read_input_required
+from dovetail.client.results import LogMessage, decode, result_type_of
 from dovetail.engine.caller_state import state_owner
 from dovetail.engine.context import Context, request_of, send_log, wanted_level
 from dovetail.engine.open_calls import Asks, Failed, OpenCall, Outcome, open_calls_of
 from dovetail.engine.request_context import RequestContext, server_requests_of
-from dovetail.gateway.backends import Backend, Caller, describe_failure, printable, shape_capabilities
+from dovetail.gateway.backends import Backend, Caller, describe_failure, printable
 from dovetail.protocol import jsonrpc, results, revisions
 from dovetail.protocol.capabilities import Completion, passes_level
 from dovetail.protocol.elicitation import InputRequest, InputRequired, ServerRequest, render_form, restore_content
 from dovetail.protocol.inbound import CAPABILITIES_KEY
 from dovetail.protocol.jsonrpc import UNREADABLE, encode
+from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.results import INPUT_REQUIRED, CompleteResult, PromptResult, ReadResourceResult, ToolResult
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sampling import SamplingParams, shape_sampling
-from dovetail.protocol.types import CALL_KEY, PROCESS_KEY, Content, ResourceContents, ToolDefinition, describes_object
+from dovetail.protocol.types import (
+    CALL_KEY,
+    PROCESS_KEY,
+    Content,
+    EmbeddedResource,
+    ResourceContents,
+    ResourceLink,
+    ToolDefinition,
+    describes_object,
+)
 from dovetail.registry.elicitation import ElicitUrl
 
+T = TypeVar("T")
 MAX_QUESTION_BYTES = 256 * 1024
 MAX_LOG_BYTES = 64 * 1024
 MAX_MESSAGE = 10_000  # characters of a progress message
 MAX_UNSENT = 100  # notifications of a call whose client reads slowly; older ones are dropped
-WAITS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0)  # seconds before a call is sent again that only had to wait
+MAX_WAIT = 5.0  # seconds before a call is sent again that only had to wait
+INPUT_REQUESTS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
+# The parts of capabilities that are passed on.
+PARTS = {"elicitation": ("form", "url"), "sampling": ("context", "tools"), "roots": ()}
 OWN_KEYS = ("io.modelcontextprotocol/", "dovetail/")  # of `_meta`, which are about one hop
 PASSED_KEYS = frozenset({CALL_KEY, PROCESS_KEY})
 UNKNOWN_EFFECT = "whether it had its effect is not known"
@@ -45,46 +59,19 @@ _rank = {revision.name: rank for rank, revision in enumerate(revisions.ALL)}
 # ── results ──
 
 
-class _Block(msgspec.Struct, rename="camel"):
-    """What has to be known of a content block that passes as bytes."""
+class _ToolResult(msgspec.Struct, rename="camel"):
+    """The result of a tool, with its content as bytes."""
 
-    type: Literal["text", "image", "audio", "resource_link", "resource"]
-    text: str | None = None
-    data: str | None = None
-    mime_type: str | None = None
-
-    def __post_init__(self) -> None:
-        is_media = self.type in ("image", "audio") and self.data is not None and self.mime_type is not None
-        if not (is_media or self.is_link or (self.type == "text" and self.text is not None)):
-            raise ValueError(f"a block of type {self.type} is not complete")
-
-    @property
-    def is_link(self) -> bool:
-        return self.type.startswith("resource")
-
-
-class _Head(msgspec.Struct, rename="camel"):
-    """The members of any result, as bytes."""
-
-    result_type: str = "complete"
     content: Raw = Raw(b"[]")
     structured_content: Raw | UnsetType = UNSET
     is_error: bool = False
     meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict)
-    input_requests: dict[str, "_Question"] | None = None
-    request_state: str | None = None
-
-
-class _Question(msgspec.Struct):
-    method: str
-    params: Raw = jsonrpc.NO_PARAMS
 
 
 class _Contents(msgspec.Struct):
     contents: list[ResourceContents]
 
 
-_read_blocks = msgspec.json.Decoder(list[_Block]).decode
 _read_content = msgspec.json.Decoder(list[Content]).decode
 
 
@@ -94,8 +81,7 @@ class PassedResult(ToolResult, frozen=True, kw_only=True):
     encoded: Raw
 
     def decoded(self) -> ToolResult:
-        fields = {name: getattr(self, name) for name in ToolResult.__struct_fields__}
-        return ToolResult(**{**fields, "content": _read_content(self.encoded)}).decoded()
+        return ToolResult(**{name: getattr(self, name) for name in ToolResult.__struct_fields__}).decoded()
 
     def encode(self, shaper: results.Shaper) -> bytes:
         if shaper.style.always_structured_content:
@@ -103,7 +89,7 @@ class PassedResult(ToolResult, frozen=True, kw_only=True):
         return shaper.passed_result(self.encoded, self.structured, self.is_error, self.meta)
 
 
-def read_tool_result(head: _Head, backend: Revision, client: Revision, tool: ToolDefinition) -> ToolResult:
+def read_tool_result(head: _ToolResult, backend: Revision, client: Revision, tool: ToolDefinition) -> ToolResult:
     """The result for a client's revision; as bytes if that is the backend's or newer. Raises UNREADABLE."""
     structured, schema = head.structured_content, tool.output_schema
     if not isinstance(structured, UnsetType) and not backend.any_structured_output and bytes(structured)[:1] != b"{":
@@ -116,9 +102,11 @@ def read_tool_result(head: _Head, backend: Revision, client: Revision, tool: Too
         "wrap": schema is not None and not describes_object(schema),
         "text_copy": False,
     }
-    if any(block.is_link for block in _read_blocks(head.content)) or _rank[client.name] < _rank[backend.name]:
-        return ToolResult(content=_read_content(head.content), **parts)
-    return PassedResult(encoded=head.content, **parts)
+    content = _read_content(head.content)
+    has_links = any(isinstance(block, (ResourceLink, EmbeddedResource)) for block in content)
+    if has_links or _rank[client.name] < _rank[backend.name]:
+        return ToolResult(content=content, **parts)
+    return PassedResult(content=content, encoded=head.content, **parts)
 
 
 # ── questions ──
@@ -164,57 +152,51 @@ class Questions(NamedTuple):
     name: str
     allow: frozenset[str]
 
-    def read(self, method: str, params: Raw) -> InputRequest[Any]:
+    def passable(self, declared: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
+        """The part of a client's capabilities that its backend may use."""
+        kinds = [*sorted(self.allow), *(["elicitation"] if revision.elicitation else [])]
+        known = {kind: declared[kind] for kind in kinds if isinstance(declared.get(kind), Mapping)}
+        return {kind: {part: {} for part in PARTS[kind] if part in parts} for kind, parts in known.items()}
+
+    def own_id(self, tag: str, id: str) -> str:
+        """The id of an elicitation at our own client: those of two sessions may be the same."""
+        return f"{self.name}:{tag}:{id}"[:256]
+
+    def read(self, method: str, params: Raw, tag: str = "") -> InputRequest[Any]:
         """Raises ProtocolError for one that is not allowed, or can't be read."""
         kind = method.partition("/")[0]
-        if method not in _READERS or (kind != "elicitation" and kind not in self.allow):
+        if method not in INPUT_REQUESTS or (kind != "elicitation" and kind not in self.allow):
             text = f"Method not found: {method[:100]} is not passed on by this gateway"
             raise errors.ProtocolError(text, code=errors.METHOD_NOT_FOUND)
         try:
             if len(params) > MAX_QUESTION_BYTES:
                 raise errors.SetupError(f"it has more than {MAX_QUESTION_BYTES} bytes")
-            return _READERS[method](self.name, params)
+            if kind == "elicitation":
+                return self._read_elicit(params, tag)
+            return _read_sample(params) if kind == "sampling" else PassedRequest(method, {}, ("roots",))
         except UNREADABLE as failure:
             words = jsonrpc.describe_decode_error(failure)
         except (errors.SetupError, errors.ProtocolError) as bad:
             words = str(bad)
         raise errors.ProtocolError(f"Invalid params: {words}", code=errors.INVALID_PARAMS)
 
-    def passable(self, declared: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
-        """The part of a client's capabilities that its backend may use."""
-        passable: dict[str, Any] = {}
-        if revision.elicitation and isinstance(parts := declared.get("elicitation"), Mapping):
-            known = ("form", "url") if revision.url_elicitation else ("form",)
-            passable["elicitation"] = {name: {} for name in known if name in parts or (name == "form" and not parts)}
-        if "sampling" in self.allow and isinstance(parts := declared.get("sampling"), Mapping):
-            passable["sampling"] = {name: {} for name in ("context", "tools") if name in parts}
-        if "roots" in self.allow and isinstance(declared.get("roots"), Mapping):
-            passable["roots"] = {}
-        return passable
+    def _read_elicit(self, params: Raw, tag: str) -> InputRequest[Any]:
+        request = read_elicitation(params)
+        message = f"[{self.name}] {request.message}"
+        if request.mode == "url":
+            id = None if request.elicitation_id is None else self.own_id(tag, request.elicitation_id)
+            return PassedUrl(message, request.url or "", elicitation_id=id)
+        schema = request.schema or {}
+
+        def render(revision: Revision) -> dict[str, Any]:
+            mode = {"mode": "form"} if revision.url_elicitation else {}
+            return {**mode, "message": message, "requestedSchema": render_form(schema, revision)}
+
+        whole = {"mode": "form", "message": message, "requestedSchema": schema}
+        return PassedRequest("elicitation/create", whole, ("elicitation.form",), render)
 
 
-def own_elicitation_id(name: str, id: str) -> str:
-    """The id at our own client: those of two backends may be the same."""
-    return f"{name}:{id}"[:256]
-
-
-def _read_elicit(name: str, params: Raw) -> InputRequest[Any]:
-    request = read_elicitation(params)
-    message = f"[{name}] {request.message}"
-    if request.mode == "url":
-        id = None if request.elicitation_id is None else own_elicitation_id(name, request.elicitation_id)
-        return PassedUrl(message, request.url or "", elicitation_id=id)
-    schema = request.schema or {}
-
-    def render(revision: Revision) -> dict[str, Any]:
-        mode = {"mode": "form"} if revision.url_elicitation else {}
-        return {**mode, "message": message, "requestedSchema": render_form(schema, revision)}
-
-    whole = {"mode": "form", "message": message, "requestedSchema": schema}
-    return PassedRequest("elicitation/create", whole, ("elicitation.form",), render)
-
-
-def _read_sample(name: str, params: Raw) -> InputRequest[Any]:  # noqa: ARG001
+def _read_sample(params: Raw) -> InputRequest[Any]:
     request = msgspec.json.decode(params, type=SamplingParams)
     return PassedRequest(
         "sampling/createMessage",
@@ -224,14 +206,18 @@ def _read_sample(name: str, params: Raw) -> InputRequest[Any]:  # noqa: ARG001
     )
 
 
-_READERS: dict[str, Callable[[str, Raw], InputRequest[Any]]] = {
-    "elicitation/create": _read_elicit,
-    "sampling/createMessage": _read_sample,
-    "roots/list": lambda name, params: PassedRequest("roots/list", {}, ("roots",)),  # noqa: ARG005
-}
-
-
 # ── calls ──
+
+
+def caller_of(context: RequestContext, questions: Questions) -> Caller:
+    request = context.request
+    capabilities: dict[str, Any] = {}
+    if context.channel is not None or request.revision.input_required:  # the client can be asked
+        declared: Mapping[str, Any] = request.capabilities
+        if isinstance(request.params, InitializeParams):
+            declared = {name: jsonrpc.parse(value) for name, value in request.params.capabilities.items()}
+        capabilities = questions.passable(declared, request.revision)
+    return Caller(context.principal, state_owner(context), capabilities)
 
 
 class Call:
@@ -241,19 +227,15 @@ class Call:
         self.engine, self.context = request_of(ctx)
         self.level = wanted_level(ctx)
         self.current: Callable[[], Context | None] = lambda: ctx  # of the request that waits
-        self._questions = questions
+        self.tag = ""  # of the session that carries it
         self.ask: Callable[[InputRequest[Any]], Awaitable[Raw]] = self._ask_live
+        self._questions = questions
         self._unsent: deque[Callable[[], Awaitable[None]]] = deque(maxlen=MAX_UNSENT)
         self._sending: asyncio.Task[None] | None = None
-        request = self.context.request
-        params = jsonrpc.members(request.raw_params)
+        self.caller = caller_of(self.context, questions)
+        self.can_be_asked = self.context.request.row.interactive and bool(self.caller.capabilities)
+        params = jsonrpc.members(self.context.request.raw_params)
         meta = jsonrpc.members(params["_meta"]) if "_meta" in params else {}
-        can_be_asked = request.row.interactive and (self.context.channel is not None or request.revision.input_required)
-        capabilities: dict[str, Any] = {}
-        if can_be_asked:
-            declared = request.capabilities if request.session else jsonrpc.parse(meta.get(CAPABILITIES_KEY, b"{}"))
-            capabilities = questions.passable(declared, request.revision)
-        self.caller = Caller(self.context.principal, state_owner(self.context), capabilities)
         self._wants_progress = "progressToken" in meta
         self.meta = {key: value for key, value in meta.items() if _passes(key)}
 
@@ -295,7 +277,7 @@ class Call:
             await self._sending
 
     def prepare_answer(self, method: str, params: Raw) -> Callable[[], Awaitable[Any]]:
-        return partial(self._answer, self._questions.read(method, params))
+        return partial(self._answer, self._questions.read(method, params, self.tag))
 
     async def _ask_live(self, request: InputRequest[Any]) -> Raw:
         return await server_requests_of(self.engine, self.context).request(request, self.engine.options.answer_timeout)
@@ -331,78 +313,72 @@ class Forwarder:
         self._subject = f"The server {backend.name!r}"
 
     async def call_tool(self, tool: ToolDefinition, arguments: Raw, ctx: Context) -> ToolResult | InputRequired:
-        reply = await self._request(ctx, "tools/call", {"name": tool.name, "arguments": arguments})
-        if isinstance(reply, InputRequired):
-            return reply
-        _, head, revision = reply
-        try:
-            return read_tool_result(head, revision, request_of(ctx)[1].request.revision, tool)
-        except (*UNREADABLE, ValueError) as failure:
-            raise self._unreadable(failure) from None
+        client = request_of(ctx)[1].request.revision
+
+        def read(raw: Raw, revision: Revision) -> ToolResult:
+            return read_tool_result(decode("tools/call", raw, _ToolResult), revision, client, tool)
+
+        return await self._request(ctx, "tools/call", {"name": tool.name, "arguments": arguments}, read)
 
     async def read(self, uri: str, ctx: Context) -> ReadResourceResult | InputRequired:
-        reply = await self._request(ctx, "resources/read", {"uri": uri})
-        if isinstance(reply, InputRequired):
-            return reply
-        return ReadResourceResult(self._decode("resources/read", reply[0], _Contents).contents)
+        def read(raw: Raw, _: Revision) -> ReadResourceResult:
+            return ReadResourceResult(decode("resources/read", raw, _Contents).contents)
+
+        return await self._request(ctx, "resources/read", {"uri": uri}, read)
 
     async def get_prompt(self, name: str, arguments: Raw, ctx: Context) -> PromptResult | InputRequired:
-        reply = await self._request(ctx, "prompts/get", {"name": name, "arguments": arguments})
-        return reply if isinstance(reply, InputRequired) else self._decode("prompts/get", reply[0], PromptResult)
+        def read(raw: Raw, _: Revision) -> PromptResult:
+            return decode("prompts/get", raw, PromptResult)
+
+        return await self._request(ctx, "prompts/get", {"name": name, "arguments": arguments}, read)
 
     async def complete(
         self, ref: Mapping[str, str], argument: str, value: str, arguments: dict[str, str], ctx: Context
     ) -> Completion:
+        def read(raw: Raw, _: Revision) -> Completion:
+            return decode("completion/complete", raw, CompleteResult).completion
+
         params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
         if arguments:
             params["context"] = {"arguments": arguments}
         try:
-            reply = await self._request(ctx, "completion/complete", params)
+            completion = await self._request(ctx, "completion/complete", params, read)
         except errors.ProtocolError as refused:
             if refused.code != errors.METHOD_NOT_FOUND:
                 raise
             return Completion([])
-        assert not isinstance(reply, InputRequired)
-        result: CompleteResult = self._decode("completion/complete", reply[0], CompleteResult)
-        return result.completion
-
-    def _decode(self, method: str, raw: Raw, shape: Any) -> Any:
-        try:
-            return decode(method, raw, shape)
-        except errors.BadResponse as failure:
-            raise self._unreadable(failure) from None
-
-    def _unreadable(self, failure: Exception) -> errors.ToolError:
-        return errors.ToolError(f"{self._subject} gave a result that can't be read: {printable(failure)}")
+        assert isinstance(completion, Completion)
+        return completion
 
     async def _request(
-        self, ctx: Context, method: str, params: dict[str, Any]
-    ) -> tuple[Raw, _Head, Revision] | InputRequired:
-        call = Call(ctx, self._questions)
-        state = RoundState()
+        self, ctx: Context, method: str, params: dict[str, Any], read: Callable[[Raw, Revision], T]
+    ) -> T | InputRequired:
+        """The result as `read` reads it, or what the backend asks."""
+        call, state, given = Call(ctx, self._questions), RoundState(), ctx.request_state
         try:
-            if isinstance(given := ctx.request_state, dict) and "call" not in given:
-                state = msgspec.convert(given, RoundState)
-                params |= self._answers(call.context, state, ctx.input_responses)
-            if given is not None and "call" in given:
+            if isinstance(given, dict) and "call" in given:
                 outcome = await open_calls_of(call.engine).resume(given, ctx.input_responses, call.context)
                 reply = self._read_outcome(outcome)
-            elif await self._stays_open(call):
-                run = partial(self._run_open, call, method, params)
-                reply = self._read_outcome(await open_calls_of(call.engine).begin(call.context, run))
             else:
-                reply = await self._send(call, method, params)
+                if isinstance(given, dict):
+                    state = msgspec.convert(given, RoundState)
+                    params |= self._answers(call.context, state, ctx.input_responses)
+                if await self._stays_open(call):
+                    run = partial(self._run_open, call, method, params)
+                    reply = self._read_outcome(await open_calls_of(call.engine).begin(call.context, run))
+                else:
+                    reply = await self._send(call, method, params)
             if isinstance(reply, InputRequired):
                 return reply
             raw, revision = reply
-            head = decode(method, raw, _Head)
-            if head.result_type not in ("complete", INPUT_REQUIRED):
-                raise errors.BadResponse(f"its resultType is {printable(head.result_type, 50)}")
-            if head.result_type == "complete" or not revision.input_required:
-                return raw, head, revision
-            return await self._input_required(call, head, state)
-        except (errors.DovetailError, TimeoutError) as failure:
-            raise self._explain(failure, method, call.context) from None
+            kind = result_type_of(method, raw)
+            if kind == INPUT_REQUIRED and revision.input_required and method in INPUT_METHODS:
+                return await self._input_required(call, read_input_required(method, raw), state)
+            if kind != "complete":
+                raise errors.BadResponse(f"its resultType is {printable(kind, 50)}")
+            return read(raw, revision)
+        except (errors.DovetailError, TimeoutError, *UNREADABLE) as failure:
+            raise self._explain(failure, method, call) from None
         finally:
             await call.flush()
 
@@ -412,9 +388,7 @@ class Forwarder:
             async with self._backend.session(call.caller) as session:
                 if refused is not None and refused[1] is session.revision:
                     raise refused[0]
-                own = {}
-                if not session.revision.handshake:
-                    own[CAPABILITIES_KEY] = shape_capabilities(call.caller.capabilities, session.revision)
+                own = {} if session.revision.handshake else {CAPABILITIES_KEY: call.caller.capabilities}
                 try:
                     given = {**params, "_meta": {**call.meta, **own}} if call.meta or own else params
                     began = time.monotonic()
@@ -429,9 +403,9 @@ class Forwarder:
     # ── calls of a handshake backend that asks a client of 2026-07-28 ──
 
     async def _stays_open(self, call: Call) -> bool:
-        if not call.context.request.revision.input_required or not call.caller.capabilities:
+        if not call.context.request.revision.input_required or not call.can_be_asked:
             return False
-        return (await self._backend.main()).revision.handshake
+        return (await self._backend.main(call.caller)).revision.handshake
 
     async def _run_open(self, call: Call, method: str, params: dict[str, Any], opened: OpenCall) -> bytes:
         """The work of an open call: the backend's revision and its result."""
@@ -440,7 +414,9 @@ class Forwarder:
         try:
             raw, revision = await self._send(call, method, params)
         except (errors.DovetailError, TimeoutError) as failure:
-            raise self._explain(failure, method, call.context) from None
+            raise self._explain(failure, method, call) from None
+        finally:
+            await call.flush()
         return b"%b %b" % (revision.name.encode(), raw)
 
     def _read_outcome(self, outcome: Outcome) -> tuple[Raw, Revision] | InputRequired:
@@ -463,10 +439,8 @@ class Forwarder:
         responses = {"inputResponses": answers} if answers else {}
         return responses if state.state is None else {**responses, "requestState": state.state}
 
-    async def _input_required(self, call: Call, head: _Head, state: RoundState) -> InputRequired:
-        asked = head.input_requests or {}
-        if not asked and head.request_state is None:
-            raise errors.BadResponse("it wants an answer, but asks nothing")
+    async def _input_required(self, call: Call, result: RequiredInput, state: RoundState) -> InputRequired:
+        asked = result.input_requests or {}
         requests: dict[str, InputRequest[Any]] = {}
         for key, question in asked.items():
             try:
@@ -475,9 +449,9 @@ class Forwarder:
                 raise errors.ToolError(f"{self._subject} asks {question.method[:100]}: {bad.message}") from None
         revision = call.context.request.revision
         if not asked and not revision.input_required:  # else the client waits
-            await asyncio.sleep(WAITS[min(state.waits, len(WAITS) - 1)])
+            await asyncio.sleep(min(MAX_WAIT, 0.1 * 2.0**state.waits))
         forms = {key: {} if revision.rich_forms else each.server_request.params for key, each in requests.items()}
-        kept = RoundState(head.request_state, forms, 0 if asked else state.waits + 1)
+        kept = RoundState(result.request_state, forms, 0 if asked else state.waits + 1)
         try:
             return InputRequired(requests, state=msgspec.to_builtins(kept))
         except errors.SetupError:
@@ -485,7 +459,7 @@ class Forwarder:
 
     # ── failures ──
 
-    def _explain(self, failure: Exception, method: str, context: RequestContext) -> Exception:
+    def _explain(self, failure: Exception, method: str, call: Call) -> Exception:
         """What the client gets to see."""
         words = printable(failure.message) if isinstance(failure, errors.ServerError) else describe_failure(failure)
         match failure:
@@ -495,7 +469,7 @@ class Forwarder:
                 wait = "" if failure.retry_after is None else f"; try again in {failure.retry_after:g} s"
                 return errors.ToolError(f"{self._subject} accepts no more requests for now{wait}")
             case errors.ServerError():
-                return self._pass_error(failure, words, method, context)
+                return self._pass_error(failure, words, method, call)
             case errors.NotSignedIn():
                 return errors.ToolError(f"{self._subject} accepts no token of this gateway: {words}")
             case TimeoutError():
@@ -504,17 +478,17 @@ class Forwarder:
                 return errors.ToolError(f"{self._subject} was lost during the request: {words}; {UNKNOWN_EFFECT}")
         return errors.ToolError(f"{self._subject} gave a result that can't be read: {words}; {UNKNOWN_EFFECT}")
 
-    def _pass_error(self, failure: errors.ServerError, words: str, method: str, context: RequestContext) -> Exception:
-        code, data = failure.code, failure.data
+    def _pass_error(self, failure: errors.ServerError, words: str, method: str, call: Call) -> Exception:
+        code, data, request = failure.code, failure.data, call.context.request
         if code == errors.URL_ELICITATION_REQUIRED:
             with suppress(errors.ProtocolError, errors.SetupError, TypeError, KeyError):
                 pages = [{"mode": "url", **page} for page in data["elicitations"][:100]]
-                reads = [self._questions.read("elicitation/create", Raw(encode(page))) for page in pages]
+                reads = [self._questions.read("elicitation/create", Raw(encode(page)), call.tag) for page in pages]
                 return errors.UrlElicitationRequired(*[each for each in reads if isinstance(each, PassedUrl)])
         if code == errors.MISSING_CAPABILITY:
             with suppress(TypeError, KeyError, AttributeError):
                 required = [printable(name, 100) for name in data["requiredCapabilities"]][:10]
-                if all(name in context.request.capabilities for name in required):
+                if all(name in request.capabilities for name in required):
                     text = f"{self._subject} needs what this gateway does not pass on: {', '.join(required)}"
                     return errors.ToolError(text)
                 return errors.MissingCapability({name: {} for name in required})
@@ -523,7 +497,7 @@ class Forwarder:
         missing = (errors.RESOURCE_NOT_FOUND, errors.INVALID_PARAMS)
         if method == "resources/read" and code in missing:
             return errors.NotFound(words)
-        if not context.request.revision.handshake and code in RESERVED:
+        if not request.revision.handshake and code in RESERVED:
             code = errors.INTERNAL_ERROR  # a code of another revision, or of the backend's own
         is_small = data is not None and len(encode(data)) <= MAX_LOG_BYTES
         return errors.ProtocolError(words, code=code, data=data if is_small else None)

@@ -4,13 +4,14 @@ import asyncio
 import contextvars
 import logging
 import re
+import secrets
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -29,9 +30,9 @@ from dovetail.engine.engine import Engine
 from dovetail.engine.mounts import BackendStatus
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Change, Hub
-from dovetail.errors import METHOD_NOT_FOUND, BadResponse, DovetailError, ServerError, SetupError
-from dovetail.gateway.backends import Backend, BackendLimits, BackendSession, printable
-from dovetail.gateway.forward import Forwarder, Questions, own_elicitation_id
+from dovetail.errors import METHOD_NOT_FOUND, DovetailError, ServerError, SetupError
+from dovetail.gateway.backends import NOBODY, Backend, BackendLimits, BackendSession, Caller, printable
+from dovetail.gateway.forward import Forwarder, Questions, caller_of
 from dovetail.protocol import jsonrpc, revisions, types
 from dovetail.protocol.headers import header_parameters
 from dovetail.protocol.jsonrpc import UNREADABLE
@@ -46,6 +47,7 @@ from dovetail.server import Server
 
 log = logging.getLogger("dovetail")
 FEATURES = ("tools", "resources", "prompts", "completions", "logging")
+MAX_INSTRUCTIONS = 64 * 1024  # characters
 OPTIONAL = ("icons", "annotations", "_meta")  # members of a definition that it can do without
 CLIENT_OPTIONS = ("headers", "env", "cwd", "transport", "protocol_version", "principal")
 
@@ -84,15 +86,15 @@ class Proxy(Server):
         )
         self._target = _shown(connect.target)
         self.engine.backend_status = lambda: self.status
+        questions = Questions(self.name, frozenset(allow))
         self._backend = Backend(
             self.name,
-            partial(connect.make, self._elicitation_complete),
+            partial(connect.make, lambda tag, id: self.complete_elicitation(questions.own_id(tag, id))),
             per_caller=connect.per_caller,
             timeout=timeout,
             limits=limits or BackendLimits(),
         )
-        forwarder = Forwarder(self._backend, Questions(self.name, frozenset(allow)))
-        self._catalogs = Catalogs(self.engine, self._backend, forwarder)
+        self._catalogs = Catalogs(self.engine, self._backend, questions)
 
     @classmethod
     def from_config(cls, source: str | Path | Mapping[str, Any], **options: Any) -> dict[str, Self]:
@@ -121,11 +123,6 @@ class Proxy(Server):
         finally:
             await self._catalogs.close()
             await self._backend.close()
-
-    def _elicitation_complete(self, params: Raw) -> None:
-        with suppress(*UNREADABLE, KeyError):
-            id = msgspec.json.decode(params, type=dict[str, str])["elicitationId"]
-            self._catalogs.run(self.complete_elicitation(own_elicitation_id(self.name, id)))
 
 
 def _listed(target: Any) -> ListedServer:
@@ -180,7 +177,10 @@ class _Connection:
             make_transport(self.target, given)
 
     async def make(
-        self, on_complete: Callable[[Raw], None], principal: Principal | None, capabilities: Mapping[str, Any]
+        self,
+        complete: Callable[[str, str], Awaitable[Any]],
+        principal: Principal | None,
+        capabilities: Mapping[str, Any],
     ) -> BackendSession:
         if self._problem:
             raise SetupError(self._problem)
@@ -188,51 +188,73 @@ class _Connection:
         options["auth"] = await call_maybe_async(self._auth, principal) if self._asks_auth else self._auth
         if self._in_process and self.per_caller and self._auth is None:
             options["principal"] = principal
-        return BackendSession(make_transport(self.target, options), options, on_complete)  # type: ignore[arg-type]
+        tag = secrets.token_hex(4)
+        options["elicitation_complete_handler"] = partial(complete, tag)
+        return BackendSession(make_transport(self.target, options), options, tag)  # type: ignore[arg-type]
 
 
 # ── catalogs ──
 
 
-class _List(NamedTuple):
-    method: str
-    key: str  # of the items in a page
-    feature: str  # the capability
-    type: Any
-    id: str  # the field of a definition that names it
+class _Page(msgspec.Struct, rename="camel"):
+    tools: list[Raw] = []
+    prompts: list[Raw] = []
+    resources: list[Raw] = []
+    resource_templates: list[Raw] = []
+    next_cursor: str | None = None
 
 
-LISTS = (
-    _List("tools/list", "tools", "tools", types.ToolDefinition, "name"),
-    _List("prompts/list", "prompts", "prompts", types.PromptDefinition, "name"),
-    _List("resources/list", "resources", "resources", types.ResourceDefinition, "uri"),
-    _List("resources/templates/list", "resourceTemplates", "resources", types.TemplateDefinition, "uri_template"),
-)
+class _List:
+    """One list of the backend and the catalog that holds its items."""
 
+    def __init__(
+        self, method: str, key: str, type: Any, catalog: Catalog[Any], compile: Callable[[Any], tuple[str, Any]]
+    ) -> None:
+        self.method = method
+        self.key = key  # of the items in a page
+        self.feature = method.partition("/")[0]  # the capability
+        self.type = type
+        self.catalog = catalog
+        self.compile = compile
+        self.items: dict[str, Any] = {}  # as they are in the catalog
 
-Compile = Callable[[Any], tuple[str, Any]]
+    def put(self, listed: Mapping[str, Any]) -> None:
+        """Put new items in place of the old ones; the proxy's own keep their names."""
+        old = self.items
+        new = {name: item for name, item in listed.items() if name in old or self.catalog.find(name) is None}
+        if [each.definition for each in old.values()] != [each.definition for each in new.values()]:
+            self.items = new
+            self.catalog.exchange(old, new)
 
 
 class Catalogs:
     """The catalogs of a proxy, fetched from its backend; they stay while it is away."""
 
-    def __init__(self, engine: Engine, backend: Backend, forwarder: Forwarder) -> None:
+    def __init__(self, engine: Engine, backend: Backend, questions: Questions) -> None:
         self._engine = engine
         self._backend = backend
         self._limits = backend.limits
-        self._forwarder = forwarder
+        self._questions = questions
+        self._forwarder = Forwarder(backend, questions)
         resources = engine.resources
-        self._catalogs: tuple[Catalog[Any], ...] = (
-            engine.tools, engine.prompts, resources.direct, resources.templates
-        )  # fmt: skip
-        self._compilers: tuple[Compile, ...] = (self._tool, self._prompt, self._resource, self._template)
-        self._items: list[dict[str, Any]] = [{}, {}, {}, {}]  # those of the backend
+        templates = "resources/templates/list", "resource_templates", types.TemplateDefinition
+        self._prompts = _List("prompts/list", "prompts", types.PromptDefinition, engine.prompts, self._prompt)
+        self._templates = _List(*templates, resources.templates, self._template)
+        self._lists = (
+            _List("tools/list", "tools", types.ToolDefinition, engine.tools, self._tool),
+            self._prompts,
+            _List("resources/list", "resources", types.ResourceDefinition, resources.direct, self._resource),
+            self._templates,
+        )
         self._is_known = False
+        self._completing: set[tuple[str, str, str]] = set()  # the keys of the backend's completers
         self._left_out: set[str] = set()  # items that were logged
         everything = types.TemplateDefinition(uri_template="{+uri}", name="any")
         resources.fallback = self._template(everything)[1]
         engine.hub = Hub(self._watch)
         engine.before_list.append(self.fetch)
+        if engine.options.instructions is None:
+            engine.get_instructions = self._instructions
         self.begin()
 
     def begin(self) -> None:
@@ -257,86 +279,87 @@ class Catalogs:
     async def fetch(self, context: RequestContext) -> None:
         """Fetch the lists if they are not known or out of date; a backend that is slow goes on in the background."""
         if asyncio.get_running_loop().time() >= self._expires and not self._backend.in_backoff:
-            await asyncio.wait([self._fetch_again()], timeout=self._limits.list_wait)
-        is_called = context.request.method in ("tools/call", "prompts/get")
-        if is_called and not self._is_known and self._backend.failure:
-            raise self._backend.unreachable(self._backend.failure)  # it may have such an item
+            fetching = self._fetch_again(caller_of(context, self._questions))
+            await asyncio.wait([fetching], timeout=self._limits.list_wait)
+        if context.request.method in ("tools/call", "prompts/get") and not self._is_known:  # it may have such an item
+            raise self._backend.unreachable(self._backend.failure or "its lists are not known yet")
 
-    def _fetch_again(self) -> "asyncio.Task[None]":
+    async def _instructions(self, context: RequestContext) -> str | None:
+        """Those of the backend, for clients of a proxy that is not mounted."""
+        with suppress(Exception):  # of any kind, as in `_fetch`, where it is logged
+            async with asyncio.timeout(self._limits.list_wait):
+                session = await self._backend.main(caller_of(context, self._questions))
+                return (session.negotiated.instructions or "")[:MAX_INSTRUCTIONS] or None
+        return None
+
+    def _fetch_again(self, caller: Caller = NOBODY) -> "asyncio.Task[None]":
         if self._fetching is None or self._fetching.done():
-            self._fetching = self.run(self._fetch())
+            self._fetching = self.run(self._fetch(caller))
         return self._fetching
 
-    async def _fetch(self) -> None:
+    async def _fetch(self, caller: Caller) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._limits.refresh_timeout):
-                session = await self._backend.main()
+                session = await self._backend.main(caller)
                 await self._follow_lists()
-                read = [
-                    self._read(session, each, compile) for each, compile in zip(LISTS, self._compilers, strict=True)
-                ]
-                lists = await asyncio.gather(*read)
+                fetched = await asyncio.gather(*(self._read(session, each) for each in self._lists))
         except Exception as failure:  # of any kind: a backend may send anything
             self._expires = loop.time() + self._limits.list_wait
             known = isinstance(failure, (DovetailError, TimeoutError))
             text = "the lists of the server %r can't be read: %s"
             log.warning(text, self._backend.name, printable(failure), exc_info=not known)
             return
-        ttl = min((seconds for _, seconds in lists if seconds), default=0.0)
+        ttl = min((seconds for _, seconds in fetched if seconds), default=0.0)
         served = session.negotiated.capabilities
         hears = all(getattr(self._heard, f"{kind}_list_changed") for kind in LIST_KINDS if kind in served)
         self._expires = loop.time() + (ttl or (float("inf") if hears else self._limits.refresh))
         self._is_known = True
-        self._put([items for items, _ in lists], session)
-
-    def _put(self, lists: list[dict[str, Any]], session: BackendSession) -> None:
+        for key in self._completing:
+            self._engine.completers.pop(key, None)
+        for each, (items, _) in zip(self._lists, fetched, strict=True):
+            each.put(items)
+        completers = self._completers(session)
+        self._engine.completers.update(completers)
+        self._completing = set(completers)
+        headers = {name: tool.headers for name, tool in self._lists[0].items.items()}
         self._backend.tool_headers.clear()
-        self._backend.tool_headers.update({name: tool.headers for name, tool in lists[0].items()})
-        self._complete(lists, session)
-        for number, (catalog, new) in enumerate(zip(self._catalogs, lists, strict=True)):
-            old = self._items[number]
-            if [each.definition for each in old.values()] != [each.definition for each in new.values()]:
-                self._items[number] = new
-                catalog.exchange(old, new)
+        self._backend.tool_headers.update(headers)
 
-    async def _read(self, session: BackendSession, listing: _List, compile: Compile) -> tuple[dict[str, Any], float]:
+    async def _read(self, session: BackendSession, listing: _List) -> tuple[dict[str, Any], float]:
         """The items of one list, and for how many seconds it is good if the backend says so."""
-        if listing.feature not in session.negotiated.capabilities:
-            return {}, 0.0
         items: dict[str, Any] = {}
-        cursors, total, ttl = set[str | None](), 0, 0.0
-        cursor: str | None = None
-        while len(cursors) < MAX_PAGES and len(items) < self._limits.max_items and cursor not in cursors:
-            cursors.add(cursor)
+        if listing.feature not in session.negotiated.capabilities:
+            return items, 0.0
+        cursor, size, ttl = None, 0, 0.0
+        for _ in range(MAX_PAGES):
             try:
                 raw = await session.send(listing.method, {} if cursor is None else {"cursor": cursor})
             except ServerError as refused:
                 if refused.code == METHOD_NOT_FOUND:
                     return {}, 0.0
                 raise
-            page = decode(listing.method, raw, dict[str, Raw])
-            total += len(raw)
-            if total > self._limits.max_list_bytes:
-                raise BadResponse(f"{listing.method}: more than {self._limits.max_list_bytes} bytes")
-            for item in decode(listing.method, page.get(listing.key, Raw(b"[]")), list[Raw]):
-                self._add(items, item, listing, compile)
-            ttl = ttl_seconds(raw)
-            following: Any = str | None
-            cursor = decode(listing.method, page.get("nextCursor", Raw(b"null")), following)
+            page = decode(listing.method, raw, _Page)
+            for item in getattr(page, listing.key):
+                self._add(items, item, listing)
+            cursor, size, ttl = page.next_cursor, size + len(raw), ttl_seconds(raw)
             if cursor is None or (cursor == "" and session.revision.handshake):
                 return items, ttl
+            if len(items) >= self._limits.max_items or size > self._limits.max_list_bytes:
+                break
         self._leave_out(listing.method, "the list does not end; its beginning is used")
         return items, ttl
 
-    def _add(self, items: dict[str, Any], raw: Raw, listing: _List, compile: Compile) -> None:
+    def _add(self, items: dict[str, Any], raw: Raw, listing: _List) -> None:
         try:
             if len(raw) > self._limits.max_item_bytes:
                 raise SetupError(f"it has more than {self._limits.max_item_bytes} bytes")
             definition = _read_definition(raw, listing.type)
             for revision in revisions.ALL:
                 types.shape_definition(definition, revision)
-            key, item = compile(definition)
+            key, item = listing.compile(definition)
+            if listing.feature != "resources" and not NAME.match(key):
+                raise SetupError("its name is not allowed")
             if key in items:
                 raise SetupError("it is listed twice")
             if len(items) < self._limits.max_items:
@@ -358,7 +381,7 @@ class Catalogs:
         )
 
     def _tool(self, definition: types.ToolDefinition) -> tuple[str, Tool]:
-        name, schema = _checked(definition.name), definition.input_schema
+        name, schema = definition.name, definition.input_schema
         if schema.get("type") != "object" or not isinstance(schema.get("properties", {}), Mapping):
             raise SetupError("its inputSchema describes no object")
         return name, Tool(
@@ -371,7 +394,7 @@ class Catalogs:
         )
 
     def _prompt(self, definition: types.PromptDefinition) -> tuple[str, Prompt]:
-        name = _checked(definition.name)
+        name = definition.name
         invocation = self._invocation(self._forwarder.get_prompt, name)
         return name, Prompt(definition=definition, invocation=invocation, decode=_decode_arguments)
 
@@ -390,22 +413,21 @@ class Catalogs:
             whole_uri=True,
         )
 
-    def _complete(self, lists: list[dict[str, Any]], session: BackendSession) -> None:
-        """The completers of all arguments of prompts and templates, if the backend has any."""
-        completers = self._engine.completers
-        for kind, number in (("prompt", 1), ("resource", 3)):
-            names = {name: set(item.argument_names) for name, item in lists[number].items()}
-            for key in [key for key in completers if key[0] == f"ref/{kind}" and key[1] in self._items[number]]:
-                del completers[key]
-            if session.revision.completions_capability and "completions" not in session.negotiated.capabilities:
-                continue
-            for name, argument in ((name, each) for name, arguments in names.items() for each in arguments):
-                ref = {"type": f"ref/{kind}", "name" if kind == "prompt" else "uri": name}
-                invocation = self._invocation(self._forwarder.complete, ref, argument)
-                where = f"completion of {name}, {argument}"
-                completers[f"ref/{kind}", name, argument] = Completer(
-                    invocation=invocation, takes_arguments=True, where=where
-                )
+    def _completers(self, session: BackendSession) -> dict[tuple[str, str, str], Completer]:
+        """Those of all arguments of prompts and templates, if the backend has any."""
+        if session.revision.completions_capability and "completions" not in session.negotiated.capabilities:
+            return {}
+        named = [("prompt", "name", self._prompts), ("resource", "uri", self._templates)]
+        return {
+            (f"ref/{kind}", name, argument): Completer(
+                invocation=self._invocation(self._forwarder.complete, {"type": f"ref/{kind}", key: name}, argument),
+                takes_arguments=True,
+                where=f"completion of {name}, {argument}",
+            )
+            for kind, key, listing in named
+            for name, item in listing.items.items()
+            for argument in item.argument_names
+        }
 
     # ── changes ──
 
@@ -439,14 +461,19 @@ class Catalogs:
             if old is not None:
                 old.cancel()
 
-        delay = self._limits.first_retry
+        def tell(*_: ChangeStream) -> None:
+            for uri in uris:
+                self._engine.publish(Change("updated", uri))  # while the stream was closed, it may have changed
+
+        begun, delay = stop_old, self._limits.first_retry
         try:
             await asyncio.sleep(0.01)  # others may follow
             if self._watching is not asyncio.current_task():
                 await asyncio.Event().wait()  # until the latest one has its stream
             while uris:
-                await self._listen(ListenFilter(resource_subscriptions=uris), stop_old)
+                await self._listen(ListenFilter(resource_subscriptions=uris), begun)
                 stop_old()
+                begun = tell
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, self._limits.max_retry)
         finally:
@@ -478,12 +505,6 @@ def _read_definition(raw: Raw, shape: Any) -> Any:
         return msgspec.json.decode(raw, type=shape)
     members = {name: value for name, value in jsonrpc.members(raw).items() if name not in OPTIONAL}
     return msgspec.json.decode(jsonrpc.encode(members), type=shape)
-
-
-def _checked(name: str) -> str:
-    if not NAME.match(name):
-        raise SetupError("its name is not allowed")
-    return name
 
 
 def _decode_arguments(raw: Any) -> dict[str, Any]:
