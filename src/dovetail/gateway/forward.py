@@ -383,6 +383,8 @@ class Forwarder:
             if isinstance(given := ctx.request_state, dict) and "call" not in given:
                 state = msgspec.convert(given, RoundState)
                 params |= self._answers(call.context, state, ctx.input_responses)
+            elif given is None and ctx.input_responses:
+                params["inputResponses"] = ctx.input_responses  # unasked, as the backend would get them itself
             if given is not None and "call" in given:
                 outcome = await open_calls_of(call.engine).resume(given, ctx.input_responses, call.context)
                 reply = self._read_outcome(outcome)
