@@ -21,15 +21,13 @@ HANDSHAKE, MODERN = "2025-11-25", "2026-07-28"
 WITH_MODERN_SCENARIOS = {"all", f"all-{MODERN}", f"requirements-{MODERN}"}
 SHORT = {MODERN: ["fixtures", "all", "all-2025-06-18"], HANDSHAKE: ["fixtures", f"all-{MODERN}", f"all-{HANDSHAKE}"]}
 
-# server/tools.mdx, server/prompts.mdx, "List Changed Notification": "When the list of available tools changes, servers
-# […] SHOULD send a notification". The suite has a tool removed and added again within one call: what the gateway
-# reads when it hears of that is the list it has, so its own list has not changed.
+# TOOL-5, and the same for prompts: a server notifies when its list changes (a SHOULD). The suite has a tool removed and
+# added again within one call: what the gateway reads when it hears of that is what it has, so its list has not changed.
 SAME_LIST = "the list is the same when the gateway reads it again"
-# basic/patterns/mrtr.mdx, "Input Requests": keys of `inputRequests` are "server-assigned identifiers". A request that a
-# server sends by itself, as all revisions with a handshake have it, has no key: the gateway has to assign one.
+# MRTR-5: the keys of `inputRequests` are the server's own, and unique. A request that a handshake server sends by itself
+# has no key, so the gateway makes one, and an answer without a question can't be given to such a server.
 NO_KEYS = "a question of a handshake server has no key that the suite could expect"
-# schema.ts of 2026-07-28 has MissingRequiredClientCapabilityError; no older one has. There a server "MUST only use
-# capabilities that were successfully negotiated" (basic/lifecycle.mdx), and a tool that asks nothing has used none.
+# LIFE-14 is a rule of 2026-07-28 alone: before, there is no error for a tool that needs an undeclared capability.
 NO_SUCH_ERROR = "a handshake server has no error for a capability that its client did not declare"
 DIFFERENCES = {
     MODERN: {
