@@ -24,8 +24,8 @@ SHORT = {MODERN: ["fixtures", "all", "all-2025-06-18"], HANDSHAKE: ["fixtures", 
 # TOOL-5, and the same for prompts: a server notifies when its list changes (a SHOULD). The suite has a tool removed and
 # added again within one call: what the gateway reads when it hears of that is what it has, so its list has not changed.
 SAME_LIST = "the list is the same when the gateway reads it again"
-# MRTR-5: the keys of `inputRequests` are the server's own, and unique. A request that a handshake server sends by itself
-# has no key, so the gateway makes one, and an answer without a question can't be given to such a server.
+# MRTR-5: the keys of `inputRequests` are the server's own, and unique. A request that a handshake server sends has no
+# key, so the gateway makes one, and an answer without a question can't be given to such a server.
 NO_KEYS = "a question of a handshake server has no key that the suite could expect"
 # LIFE-14 is a rule of 2026-07-28 alone: before, there is no error for a tool that needs an undeclared capability.
 NO_SUCH_ERROR = "a handshake server has no error for a capability that its client did not declare"

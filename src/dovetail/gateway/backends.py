@@ -159,9 +159,11 @@ class Backend:
     """All sessions with one backend. `per_caller`: also those of 2026-07-28, because credentials differ."""
 
     def __init__(
-        self, name: str, make_session: MakeSession, *, per_caller: bool, timeout: float | None, limits: BackendLimits
-    ) -> None:
+        self, name: str, make_session: MakeSession, capabilities: Mapping[str, Any],
+        *, per_caller: bool, timeout: float | None, limits: BackendLimits,
+    ) -> None:  # fmt: skip
         self.name = name
+        self._capabilities = capabilities  # for lists: some servers list only what their client can be asked for
         self.limits = limits
         self.failure = ""  # why it can't be reached
         self.tool_headers: ToolHeaders = {}
@@ -224,7 +226,7 @@ class Backend:
                 raise self.unreachable(self.failure)
             if self._main is not None:
                 self._retire(self._main)
-            self._main = self._start(None, {})
+            self._main = self._start(None, self._capabilities)
         return self._main
 
     async def main(self) -> BackendSession:

@@ -43,6 +43,11 @@ from dovetail.registry.tools import Tool
 from dovetail.server import Server
 
 log = logging.getLogger("dovetail")
+ASKABLE: dict[str, Any] = {
+    "elicitation": {"form": {}, "url": {}},
+    "sampling": {"tools": {}, "context": {}},
+    "roots": {},
+}
 FEATURES = ("tools", "resources", "prompts", "completions", "logging")
 OPTIONAL = ("icons", "annotations", "_meta")  # members of a definition that it can do without
 CLIENT_OPTIONS = ("headers", "env", "cwd", "transport", "protocol_version", "principal")
@@ -80,14 +85,16 @@ class Proxy(Server):
             lifespan=partial(self._serving, lifespan),
             **{"declare": FEATURES, **options},
         )
+        questions = Questions(self.name, frozenset(allow))
         self._backend = Backend(
             self.name,
             partial(connect.make, self._elicitation_complete),
+            questions.passable(ASKABLE, revisions.LATEST),
             per_caller=connect.per_caller,
             timeout=timeout,
             limits=limits or BackendLimits(),
         )
-        forwarder = Forwarder(self._backend, Questions(self.name, frozenset(allow)))
+        forwarder = Forwarder(self._backend, questions)
         self._catalogs = Catalogs(self.engine, self._backend, forwarder)
 
     @classmethod
