@@ -9,7 +9,7 @@ import logging
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -310,6 +310,8 @@ class PostTransport(Transport):
 
     async def _refused(self, message: OutgoingMessage, response: HttpResponse) -> None:
         failure, body = await read_refusal(message, response)
+        if message.is_response and is_transient(failure):
+            raise failure
         self._receiver.request_failed(message.id, failure, body)
 
     def _send(self, message: OutgoingMessage) -> "asyncio.Task[None]":
@@ -339,8 +341,11 @@ class PostTransport(Transport):
             async with asyncio.timeout(seconds if message.id is None else None):
                 if after is not None:
                     await asyncio.wait([after])
-                async with self._response_slots if message.is_response else nullcontext():
+                if not message.is_response:
                     await self._post(message)
+                else:
+                    async with self._response_slots:
+                        await self._post_response(message)
         except TimeoutError:
             late = errors.ConnectionLost(f"{message.subject}: not delivered within {seconds:g} s")
             self._receiver.request_failed(None, late)
@@ -349,6 +354,17 @@ class PostTransport(Transport):
         except Exception:  # or the caller would wait for ever
             log.exception("%s could not be sent", message.subject)
             self._failed(message, errors.ConnectionLost("it could not be sent; the log says why"))
+
+    async def _post_response(self, message: OutgoingMessage) -> None:
+        """Send it until it arrives: the call waits for it, and a second copy has no effect."""
+        backoff = self._http.backoff()
+        while True:
+            try:
+                return await self._post(message)
+            except errors.DovetailError as failure:
+                if not is_transient(failure):
+                    raise
+            await asyncio.sleep(backoff.next_delay())
 
     def _failed(self, message: OutgoingMessage, failure: errors.DovetailError) -> None:
         if isinstance(failure, (errors.ConnectionLost, errors.BadResponse)):
