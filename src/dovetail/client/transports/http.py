@@ -9,7 +9,7 @@ import logging
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -310,7 +310,7 @@ class PostTransport(Transport):
 
     async def _refused(self, message: OutgoingMessage, response: HttpResponse) -> None:
         failure, body = await read_refusal(message, response)
-        if message.is_response and is_transient(failure):
+        if _may_repeat(message, failure):
             raise failure
         self._receiver.request_failed(message.id, failure, body)
 
@@ -341,11 +341,8 @@ class PostTransport(Transport):
             async with asyncio.timeout(seconds if message.id is None else None):
                 if after is not None:
                     await asyncio.wait([after])
-                if not message.is_response:
-                    await self._post(message)
-                else:
-                    async with self._response_slots:
-                        await self._post_response(message)
+                async with self._response_slots if message.is_response else nullcontext():
+                    await self._post_until_taken(message)
         except TimeoutError:
             late = errors.ConnectionLost(f"{message.subject}: not delivered within {seconds:g} s")
             self._receiver.request_failed(None, late)
@@ -355,14 +352,13 @@ class PostTransport(Transport):
             log.exception("%s could not be sent", message.subject)
             self._failed(message, errors.ConnectionLost("it could not be sent; the log says why"))
 
-    async def _post_response(self, message: OutgoingMessage) -> None:
-        """Send it until it arrives: the call waits for it, and a second copy has no effect."""
+    async def _post_until_taken(self, message: OutgoingMessage) -> None:
         backoff = self._http.backoff()
         while True:
             try:
                 return await self._post(message)
             except errors.DovetailError as failure:
-                if not is_transient(failure):
+                if not _may_repeat(message, failure):
                     raise
             await asyncio.sleep(backoff.next_delay())
 
@@ -478,6 +474,12 @@ class HttpTransport(PostTransport):
     async def _end_session(self) -> None:
         if self._session is not None:
             await self._session.delete()
+
+
+def _may_repeat(message: OutgoingMessage, failure: errors.DovetailError) -> bool:
+    """Whether it is lost, a call or the session waits for it, and a second copy has no effect."""
+    is_awaited = message.is_response or message.method == INITIALIZED
+    return is_awaited and isinstance(failure, (errors.ConnectionLost, errors.TooManyRequests))
 
 
 def _add_task(task: "asyncio.Task[None]", tasks: "set[asyncio.Task[None]]") -> None:
