@@ -352,3 +352,19 @@ def test_help() -> None:
     command = [sys.executable, "-m", "benchmarks", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "http_call" in shown
+
+
+# ── gateways ──
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["proxy-hop", "proxy-lists", "mount-5000", "proxy-5000"])
+def test_gateways_are_measured(key: str) -> None:
+    """Without FastMCP, whose environment may be missing; each contender checks its own answers."""
+    demand_wrk()
+    (one,) = chosen([key], ["direct", "dovetail", "dovetail-1", "slowest"])
+    seen = measured(one, QUICK)
+    assert seen.reasons == {}
+    assert all(figures[0].value > 0 for figures in seen.rounds.values())
+    if key == "proxy-lists":
+        assert all(figures[0].value >= 500 for figures in seen.rounds.values()), "the slowest takes half a second"

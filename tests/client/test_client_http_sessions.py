@@ -127,6 +127,58 @@ async def test_questions_on_a_stream_are_answered_by_post() -> None:
         assert replies["p"].headers["mcp-session-id"] == "s"
 
 
+@pytest.mark.parametrize("loss", ["502", "cut"])
+async def test_an_answer_that_did_not_arrive_is_sent_again(loss: str) -> None:
+    """Or the call would wait for it: behind a balancer, a worker that dies takes only the answer with it."""
+    answers: list[Any] = []
+
+    async def behave(request: ScriptedRequest) -> None:
+        if request.method == "tools/call":
+            request.stream()
+            request.event({"jsonrpc": "2.0", "id": "r", "method": "roots/list"})
+            await until(lambda: len(answers) == 2)
+            request.event(answer(request, text("thanks")))
+            request.end()
+        elif isinstance(request.message, dict) and request.message.get("id") == "r":
+            answers.append(request.message)
+            if len(answers) == 2:
+                request.answer(202)
+            elif loss == "502":
+                request.answer(502)
+            else:
+                request.cut()
+        else:
+            handshake(request, Mcp_Session_Id="s1")
+
+    async with Scripted(behave) as server, brisk_client(server.url, roots=["/x"], timeout=5) as client:
+        assert (await client.call_tool("t")).text == "thanks"
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("loss", ["502", "cut"])
+async def test_a_notification_that_ends_the_handshake_is_sent_again(loss: str) -> None:
+    """Or the server could ask nothing in this session."""
+    begun: list[str] = []
+
+    def behave(request: ScriptedRequest) -> None:
+        if request.method == "notifications/initialized" and not begun:
+            begun.append("lost")
+            if loss == "502":
+                request.answer(502)
+            else:
+                request.cut()
+        elif request.method == "notifications/initialized":
+            begun.append("taken")
+            request.answer(202)
+        elif request.method == "tools/call":
+            request.result(text(" ".join(begun)))
+        else:
+            handshake(request, Mcp_Session_Id="s1")
+
+    async with Scripted(behave) as server, brisk_client(server.url, timeout=5) as client:
+        assert (await client.call_tool("t")).text == "lost taken"
+
+
 async def test_the_next_request_opens_a_new_session_where_all_is_agreed_again() -> None:
     behave = Announcing()
     async with Scripted(behave) as server, brisk_client(server.url) as client:

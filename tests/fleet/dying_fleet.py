@@ -43,10 +43,10 @@ class DyingFleet:
         return self._workers.url
 
     async def make_calls(
-        self, revision: str, caller: str, call: Call, in_flight: int = IN_FLIGHT, **options: Any
+        self, revision: str, caller: str, call: Call, in_flight: int = IN_FLIGHT, *, calls: int = 0, **options: Any
     ) -> None:
         """All calls, with so many in flight; each slot has a client of its own. `options` are those of the clients."""
-        numbers = iter(range(self._calls))
+        numbers = iter(range(calls or self._calls))
 
         async def client_calls() -> None:
             async with connected(self.url, revision, caller, **options) as client:
@@ -70,10 +70,10 @@ class DyingFleet:
 
 @asynccontextmanager
 async def dying_fleet(
-    folder: Path, program: Path, store: str, calls: int, calls_for_a_death: int = CALLS_FOR_A_DEATH
+    folder: Path, program: Path, store: str, calls: int, calls_for_a_death: int = CALLS_FOR_A_DEATH, **environment: str
 ) -> AsyncIterator[DyingFleet]:
     keys = {"FLEET_KEYS": json.dumps(KEYS), "FLEET_HASTE": "3"}
-    with fleet(folder, workers=WORKERS, store=store, program=program, **keys) as workers:
+    with fleet(folder, workers=WORKERS, store=store, program=program, **keys, **environment) as workers:
         yield DyingFleet(workers, calls, calls_for_a_death)
         workers.assert_clean()
 

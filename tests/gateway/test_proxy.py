@@ -334,6 +334,19 @@ async def test_the_client_is_told_that_the_user_is_done_at_a_page() -> None:
         assert done[0].startswith("calendar:")
 
 
+async def test_answers_that_nobody_asked_for_pass_as_they_are() -> None:
+    backend = Server("backend", version="1.0.0")
+
+    @backend.tool
+    def greet(ctx: Context) -> str:
+        return f"Hello, {ctx.input_responses['who']['content']['name']}"
+
+    async with through(Proxy(backend)) as client:
+        answers = {"who": {"action": "accept", "content": {"name": "Ada"}}, "other": {"action": "cancel"}}
+        result = await client.request("tools/call", {"name": "greet", "arguments": {}, "inputResponses": answers})
+    assert result["content"][0]["text"] == "Hello, Ada"
+
+
 async def test_a_client_that_can_not_be_asked() -> None:
     for back in (OLD, MODERN):
         async with through(Proxy(make_backend(), protocol_version=back), OLD) as client:

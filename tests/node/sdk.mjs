@@ -37,8 +37,13 @@ class Traffic {
 
 // `prepare` sees the client before it connects: handlers have to be there by then.
 export async function connect(capabilities = {}, prepare = () => {}) {
+  return open(null, capabilities, prepare);
+}
+
+// The same over any transport; without one, over HTTP.
+export async function open(given, capabilities, prepare) {
   const traffic = new Traffic();
-  const transport = new Transport(new URL(url), { fetch: traffic.fetch });
+  const transport = given ?? new Transport(new URL(url), { fetch: traffic.fetch });
   const client = new Client({ name: "node-tests", version: "1.0" }, { capabilities, ...negotiation() });
   prepare(client);
   await client.connect(transport);

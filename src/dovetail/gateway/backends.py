@@ -183,9 +183,11 @@ class Backend:
     """
 
     def __init__(
-        self, name: str, make_session: MakeSession, *, per_caller: bool, timeout: float | None, limits: BackendLimits
-    ) -> None:
+        self, name: str, make_session: MakeSession, capabilities: Mapping[str, Any],
+        *, per_caller: bool, timeout: float | None, limits: BackendLimits,
+    ) -> None:  # fmt: skip
         self.name = name
+        self._capabilities = capabilities  # for lists: some servers list only what their client can be asked for
         self.limits = limits
         self.failure = ""  # why it can't be reached
         self.latencies = deque[float](maxlen=20)  # seconds, of the last calls
@@ -199,7 +201,8 @@ class Backend:
         self._pool: dict[Hashable, PooledSession] = {}  # the least recently used first
         self._sessions: set[PooledSession] = set()  # those of the pool, and others that have calls
         self._closing: set[asyncio.Task[None]] = set()
-        self._main_caller = NOBODY  # a local user, who needs no session beside the main one
+        # Or a local user, who needs no session beside the main one.
+        self._main_caller = Caller(None, None, self._capabilities)
         self._trying = asyncio.Lock()
         self._backoff = Backoff(self.limits.first_retry, self.limits.max_retry)
         self._retry_at = 0.0

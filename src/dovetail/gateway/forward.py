@@ -363,6 +363,8 @@ class Forwarder:
                 if isinstance(given, dict):
                     state = msgspec.convert(given, RoundState)
                     params |= self._answers(call.context, state, ctx.input_responses)
+                elif ctx.input_responses:
+                    params["inputResponses"] = ctx.input_responses  # unasked, as the backend would get them itself
                 if await self._stays_open(call):
                     run = partial(self._run_open, call, method, params)
                     reply = self._read_outcome(await open_calls_of(call.engine).begin(call.context, run))

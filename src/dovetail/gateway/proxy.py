@@ -46,6 +46,11 @@ from dovetail.registry.tools import Tool
 from dovetail.server import Server
 
 log = logging.getLogger("dovetail")
+ASKABLE: dict[str, Any] = {
+    "elicitation": {"form": {}, "url": {}},
+    "sampling": {"tools": {}, "context": {}},
+    "roots": {},
+}
 FEATURES = ("tools", "resources", "prompts", "completions", "logging")
 MAX_INSTRUCTIONS = 64 * 1024  # characters
 OPTIONAL = ("icons", "annotations", "_meta")  # members of a definition that it can do without
@@ -90,6 +95,7 @@ class Proxy(Server):
         self._backend = Backend(
             self.name,
             partial(connect.make, lambda tag, id: self.complete_elicitation(questions.own_id(tag, id))),
+            questions.passable(ASKABLE, revisions.LATEST),
             per_caller=connect.per_caller,
             timeout=timeout,
             limits=limits or BackendLimits(),

@@ -310,6 +310,8 @@ class PostTransport(Transport):
 
     async def _refused(self, message: OutgoingMessage, response: HttpResponse) -> None:
         failure, body = await read_refusal(message, response)
+        if _may_repeat(message, failure):
+            raise failure
         self._receiver.request_failed(message.id, failure, body)
 
     def _send(self, message: OutgoingMessage) -> "asyncio.Task[None]":
@@ -340,7 +342,7 @@ class PostTransport(Transport):
                 if after is not None:
                     await asyncio.wait([after])
                 async with self._response_slots if message.is_response else nullcontext():
-                    await self._post(message)
+                    await self._post_until_taken(message)
         except TimeoutError:
             late = errors.ConnectionLost(f"{message.subject}: not delivered within {seconds:g} s")
             self._receiver.request_failed(None, late)
@@ -349,6 +351,16 @@ class PostTransport(Transport):
         except Exception:  # or the caller would wait for ever
             log.exception("%s could not be sent", message.subject)
             self._failed(message, errors.ConnectionLost("it could not be sent; the log says why"))
+
+    async def _post_until_taken(self, message: OutgoingMessage) -> None:
+        backoff = self._http.backoff()
+        while True:
+            try:
+                return await self._post(message)
+            except errors.DovetailError as failure:
+                if not _may_repeat(message, failure):
+                    raise
+            await asyncio.sleep(backoff.next_delay())
 
     def _failed(self, message: OutgoingMessage, failure: errors.DovetailError) -> None:
         if isinstance(failure, (errors.ConnectionLost, errors.BadResponse)):
@@ -462,6 +474,12 @@ class HttpTransport(PostTransport):
     async def _end_session(self) -> None:
         if self._session is not None:
             await self._session.delete()
+
+
+def _may_repeat(message: OutgoingMessage, failure: errors.DovetailError) -> bool:
+    """Whether it is lost, a call or the session waits for it, and a second copy has no effect."""
+    is_awaited = message.is_response or message.method == INITIALIZED
+    return is_awaited and isinstance(failure, (errors.ConnectionLost, errors.TooManyRequests))
 
 
 def _add_task(task: "asyncio.Task[None]", tasks: "set[asyncio.Task[None]]") -> None:
