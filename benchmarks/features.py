@@ -109,7 +109,7 @@ VARIANTS: dict[str, tuple[Callable[[Server], Any], bytes]] = {
     "middleware": (behind_middleware, NUMBERS),
     "dataclass": (lambda server: server.add_tool(with_record, name="tool"), ORDER),
     "thread": (lambda server: server.add_tool(in_thread, name="tool"), NUMBERS),
-    "thread, dependency": (lambda server: server.add_tool(with_plain_dependency, name="tool"), NUMBERS),
+    "thread and dependency": (lambda server: server.add_tool(with_plain_dependency, name="tool"), NUMBERS),
 }
 
 

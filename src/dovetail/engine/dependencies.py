@@ -46,7 +46,8 @@ def start_with_dependencies(
     if not invocation.in_thread:
         return Scope(values, filled, ctx, ctx and Context(engine, context), label).run(plan.dependencies, call)
     scope = Scope(values, filled, ctx, ctx, label, loop=asyncio.get_running_loop())
-    in_thread = partial(engine.threads.run, lambda: _run_to_end(scope.run(plan.late, call)), label=label)
+    run = scope.run_plain if plan.is_plain else lambda *work: _run_to_end(scope.run(*work))
+    in_thread = partial(engine.threads.run, partial(run, plan.late, call), label=label)
     return Scope(values, filled, ctx, ctx, label).run(plan.early, in_thread) if plan.early else in_thread()
 
 
@@ -105,6 +106,24 @@ class Scope(msgspec.Struct, eq=False):
         if self.entered:
             await self._leave_all(dependencies, None)
         return value
+
+    def run_plain(self, dependencies: tuple[Dependency, ...], call: Callable[[], Any]) -> Any:
+        """`run` in the thread of a function, without generators, and so with nothing to leave."""
+        assert self.loop is not None
+        for each in dependencies:
+            arguments = {name: self.values[index] for name, index in each.needs} if each.needs else {}
+            if each.node.context_names:
+                arguments |= dict.fromkeys(each.node.context_names, self.ctx)
+            value = each.node.function(**arguments)
+            if type(value) is types.CoroutineType:  # an `async def` behind a decorator
+                value = wait_in_thread(value, self.loop)
+            self.values[each.index] = value
+            for name in each.fills:
+                self.filled[name] = value
+        if call_has_ended():
+            raise CallEnded
+        value = call()
+        return wait_in_thread(value, self.loop) if inspect.isawaitable(value) else value
 
     def _enter(self, each: Dependency, arguments: dict[str, Any]) -> Any:
         value = made = each.node.function(**arguments)

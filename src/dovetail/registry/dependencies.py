@@ -57,6 +57,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     early: tuple[Dependency, ...]
     late: tuple[Dependency, ...]  # the others
     takes_context: bool
+    is_plain: bool  # the late ones are `def` functions, and none is a generator
 
     @classmethod
     def compile(cls, nodes: Mapping[str, Node]) -> "Plan":
@@ -65,11 +66,13 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
         for name, node in nodes.items():
             index = _add(node, found, shared)
             found[index] = msgspec.structs.replace(found[index], fills=(*found[index].fills, name))
+        late = tuple(each for each in found if not each.is_early)
         return cls(
             nodes=nodes,
             dependencies=tuple(found),
             early=tuple(each for each in found if each.is_early),
-            late=tuple(each for each in found if not each.is_early),
+            late=late,
+            is_plain=not any(each.node.is_async or each.node.is_generator for each in late),
             takes_context=any(each.node.context_names for each in found),
         )
 
