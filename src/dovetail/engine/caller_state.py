@@ -191,9 +191,7 @@ class Records:
             updated = function(copy.deepcopy(default) if encoded is None else decode_stored(encoded, type, subject))
             if inspect.iscoroutine(updated):
                 updated.close()
-                raise SetupError(
-                    f"{subject}: the function of an update is plain, because it may run again; await before"
-                )
+                raise SetupError(f"{subject}: the function of an update is plain: it may run again; await before")
             values[value_key] = encode_stored(updated, type, f"What the function returns for {subject}")
             return decode_json(values[value_key])
 

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Current = Context | list[Any] | None  # a list: the arguments of a Context, and itself once somebody has asked for it
-
-_current: ContextVar[Current] = ContextVar("dovetail_context", default=None)
+# A list has the arguments of a Context, and itself once somebody has asked for it.
+_current: ContextVar[Context | list[Any] | None] = ContextVar("dovetail_context", default=None)
 
 
 def get_context() -> Context:
@@ -25,10 +24,9 @@ def get_context() -> Context:
     ctx = _current.get()
     if ctx is None:
         raise LookupError(
-            "get_context: no call runs here, or it began before get_context was first imported: import it at the top "
-            "of a module. It works below a tool, prompt, resource or completion, also in their tasks and in "
-            "asyncio.to_thread, unless results are for all callers (a tool with cache_shared=True, a resource with "
-            "cache=); pass values to code that runs at other times, and to threads of your own"
+            "get_context: no call runs here. It works below a tool, prompt, resource or completion, in their tasks and "
+            "in asyncio.to_thread, unless results are for all callers (a tool with cache_shared=True, a resource with "
+            "cache=); pass values to other threads and times, and import it at the top of a module"
         )
     if isinstance(ctx, list):  # that the tasks and threads of the call share, and so the Context
         if len(ctx) == 4:

@@ -7,9 +7,9 @@ Asynchronous dependencies run on the loop, in the task of the call, and end with
 import asyncio
 import inspect
 import types
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,13 +18,12 @@ from dovetail.engine.context import Context
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.threads import CallEnded, ThreadPool, call_has_ended, wait_in_thread
 from dovetail.errors import Busy
-from dovetail.registry.dependencies import Dependency, Node, Plan, replaced
+from dovetail.registry.dependencies import Dependency, Filled, Node, Plan, replaced
 from dovetail.registry.functions import Invocation
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
-T = TypeVar("T")
 Raised = BaseException | None  # by the function, or by a dependency that was left before
 
 NO_VALUE = object()
@@ -40,47 +39,42 @@ def start_with_dependencies(
         plan = Plan.compile(replaced(plan.nodes, engine.dependency_overrides, label, Context))
     if ctx is None and plan.takes_context:
         ctx = Context(engine, context, can_wait=invocation.is_async or invocation.in_thread)
-    values, filled = [None] * len(plan.dependencies), call.keywords
-    if invocation.is_async:
-        return Scope(values, filled, ctx, ctx, label, engine.threads).run(plan.dependencies, call)
+    can_wait = ctx is None or invocation.is_async or invocation.in_thread
+    values = [*[None] * len(plan.dependencies), ctx if can_wait else Context(engine, context), ctx]  # `ASYNC_CONTEXT`
     if not invocation.in_thread:
-        return Scope(values, filled, ctx, ctx and Context(engine, context), label).run(plan.dependencies, call)
-    scope = Scope(values, filled, ctx, ctx, label, loop=asyncio.get_running_loop())
+        workers = engine.threads if invocation.is_async else None
+        return Scope(values, plan.fills, label, workers).run(plan.dependencies, call)
+    scope = Scope(values, plan.fills, label, loop=asyncio.get_running_loop())
     run = scope.run_plain if plan.is_plain else lambda *work: _run_to_end(scope.run(*work))
     in_thread = partial(engine.threads.run, partial(run, plan.late, call), label=label)
-    return Scope(values, filled, ctx, ctx, label).run(plan.early, in_thread) if plan.early else in_thread()
+    return Scope(values, (), label).run(plan.early, in_thread) if plan.early else in_thread()
 
 
-def _run_to_end(work: Coroutine[Any, Any, T]) -> T:
+def _run_to_end(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine that never suspends: all that it waits for blocks this thread."""
     try:
         work.send(None)
     except StopIteration as returned:
-        value: T = returned.value
-        return value
+        return returned.value
     raise RuntimeError("a dependency has suspended in a thread")
 
 
 class Scope(msgspec.Struct, eq=False):
     """Dependencies from when they are entered until they are left, and where that happens."""
 
-    values: list[Any]  # of all dependencies
-    filled: dict[str, Any]  # those that the function itself takes, by its parameters
-    ctx: Context | None  # if one of them takes it
-    async_ctx: Context | None  # which can wait, if `ctx` is that of a `def` on the loop
+    values: list[Any]  # of all dependencies, and the Context
+    fills: Filled  # the parameters of the function itself
     label: str
     workers: ThreadPool | None = None  # run those that are `def`, else they run here
     loop: asyncio.AbstractEventLoop | None = None  # runs those that are asynchronous, else they run here
     entered: dict[int, Any] = {}  # generators by the index of their value, until they are left
 
-    async def run(self, dependencies: tuple[Dependency, ...], call: Callable[[], Any]) -> Any:
+    async def run(self, dependencies: tuple[Dependency, ...], call: "partial[Any]") -> Any:
         values = self.values
         try:
             for each in dependencies:
                 node = each.node
                 arguments: dict[str, Any] = {name: values[index] for name, index in each.needs} if each.needs else {}
-                if node.context_names:
-                    arguments |= dict.fromkeys(node.context_names, self.async_ctx if node.is_async else self.ctx)
                 if node.is_async:
                     made = node.function(**arguments)
                     work = self._enter_async(each, made) if node.is_generator else made
@@ -92,8 +86,8 @@ class Scope(msgspec.Struct, eq=False):
                 if type(value) is types.CoroutineType and not node.is_generator:  # an `async def` behind a decorator
                     value = await value if self.loop is None else wait_in_thread(value, self.loop)
                 values[each.index] = value
-                for name in each.fills:
-                    self.filled[name] = value
+            for name, index in self.fills:
+                call.keywords[name] = values[index]
             value = call()
             if inspect.isawaitable(value):  # also of a `def`: a decorator may have made it of an `async def`
                 value = await value if self.loop is None else wait_in_thread(value, self.loop)
@@ -107,23 +101,21 @@ class Scope(msgspec.Struct, eq=False):
             await self._leave_all(dependencies, None)
         return value
 
-    def run_plain(self, dependencies: tuple[Dependency, ...], call: Callable[[], Any]) -> Any:
+    def run_plain(self, dependencies: tuple[Dependency, ...], call: "partial[Any]") -> Any:
         """`run` in the thread of a function, without generators, and so with nothing to leave."""
-        assert self.loop is not None
+        values, loop = self.values, self.loop
+        assert loop is not None
         for each in dependencies:
-            arguments = {name: self.values[index] for name, index in each.needs} if each.needs else {}
-            if each.node.context_names:
-                arguments |= dict.fromkeys(each.node.context_names, self.ctx)
-            value = each.node.function(**arguments)
+            value = each.node.function(**{name: values[index] for name, index in each.needs})
             if type(value) is types.CoroutineType:  # an `async def` behind a decorator
-                value = wait_in_thread(value, self.loop)
-            self.values[each.index] = value
-            for name in each.fills:
-                self.filled[name] = value
+                value = wait_in_thread(value, loop)
+            values[each.index] = value
         if call_has_ended():
             raise CallEnded
+        for name, index in self.fills:
+            call.keywords[name] = values[index]
         value = call()
-        return wait_in_thread(value, self.loop) if inspect.isawaitable(value) else value
+        return wait_in_thread(value, loop) if inspect.isawaitable(value) else value
 
     def _enter(self, each: Dependency, arguments: dict[str, Any]) -> Any:
         value = made = each.node.function(**arguments)
@@ -167,10 +159,9 @@ class Scope(msgspec.Struct, eq=False):
             return wait_in_thread(_leave(node, generator, raised), self.loop, to_the_end=True)
         if node.is_async or self.workers is None:
             return await _leave(node, generator, raised)
-
         begun: list[bool] = []
 
-        def leave() -> Raised:
+        def leave() -> Any:
             begun.append(True)
             return _run_to_end(_leave(node, generator, raised))
 

@@ -17,7 +17,6 @@ PREFIX = "hdl_"  # by which logs know what to redact
 ID_BYTES = 24  # random
 VALUE = ""  # the key of the one value in the record of a handle
 SUBJECT = "the value of a handle"  # in texts
-CONTAINERS = (list, dict, tuple, set, frozenset)  # whose class does not tell what they hold
 
 
 class Handle(str, Generic[T]):
@@ -79,7 +78,7 @@ class Handle(str, Generic[T]):
 async def new_handle(records: Records, value: Any, type_: Any, ttl: float | None) -> Handle[Any]:
     if ttl is not None and (type(ttl) not in (int, float) or not 0 < ttl <= MAX_TTL):
         raise SetupError(f"ctx.new_handle: ttl={ttl!r} is no number of seconds above 0, at most {MAX_TTL:.0f}")
-    if type_ is None and type(value) in CONTAINERS:
+    if type_ is None and type(value) in (list, dict, tuple, set, frozenset):  # that don't tell what they hold
         raise SetupError("ctx.new_handle: give the type of what it holds, such as ctx.new_handle(words, list[str])")
     annotation: Any = type(value) if type_ is None else type_
     made: type[Handle[Any]] = Handle.__class_getitem__(annotation)

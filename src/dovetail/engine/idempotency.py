@@ -94,8 +94,7 @@ CODEC: Codec[Record] = Codec(Record, "idempotency key")
 async def call_once(engine: "Engine", context: RequestContext, tool: Tool) -> Result:
     """The result of a call of a tool with `idempotency=`; without a key it simply runs."""
     owner = lazy.caller_state.state_owner(context)
-    key = read_key(context, is_known=owner is not None)
-    if key is None:
+    if (key := read_key(context, is_known=owner is not None)) is None:
         return await call_tool(engine, context, tool)
     digest = hashlib.sha256(encode([owner, engine.path + tool.name, key])).hexdigest()
     return await KeyedCall(engine, context, tool, f"idempotency/{digest}").result()
@@ -127,7 +126,6 @@ class KeyedCall:
             engine.lease = WorkerLease(engine.state, engine.lease_timings)
             engine.lease.start()
         self._engine = engine
-        self._state = engine.state
         self._lease = engine.lease
         self._context = context
         self._tool = tool
@@ -151,7 +149,7 @@ class KeyedCall:
 
     async def _wait(self) -> Record | None:
         """What the earlier call leaves when it ends; None if that is nothing, and this call has the claim."""
-        with closing(self._state.listen([self._name])) as listener:
+        with closing(self._engine.state.listen([self._name])) as listener:
             while (found := await self._claim_or_find()) is not None and found.outcome == RUNS:
                 has_ended = found.worker == self._lease.id and found.run not in self._engine.keyed_runs
                 if has_ended or await self._lease.is_lost(found.worker):  # and stored no outcome
@@ -235,16 +233,15 @@ class KeyedCall:
 
     async def _read(self) -> tuple[int, Record | None]:
         """The version of the record, 0 if there is none, and the record, None if it can't be read."""
-        entry = await self._state.get(self._name)
+        entry = await self._engine.state.get(self._name)
         return (0, None) if entry is None else (entry.version, CODEC.decode(entry.value))
 
     async def _put(self, record: Record, version: int) -> None:
         assert isinstance(self._tool.route, Idempotency)
         ttl = self._tool.route.window
         if record.outcome == RUNS or isinstance(record.outcome, InputRequiredResult):
-            # The window begins when the call has ended.
-            ttl += max(MAX_RUN, record.expires - time.time())
-        await self._state.put(self._name, CODEC.encode(record), ttl=ttl, if_version=version)
+            ttl += max(MAX_RUN, record.expires - time.time())  # the window begins when the call has ended
+        await self._engine.state.put(self._name, CODEC.encode(record), ttl=ttl, if_version=version)
 
     def _settle(self, ended: Record | None) -> "asyncio.Task[None]":
         """Store the end of a run, or free its key (None), even if the call is cancelled or the store unavailable."""
@@ -260,10 +257,10 @@ class KeyedCall:
                 version, found = await self._read()
                 if found is not None and found.run == self._claim.run:  # then no other call writes the record
                     if ended is None:
-                        await self._state.delete(self._name)
+                        await self._engine.state.delete(self._name)
                     else:
                         await self._put(ended, version)
-                    await self._state.publish(self._name)
+                    await self._engine.state.publish(self._name)
                 return
             except StoreFull:  # which takes no record that is longer than the claim
                 if ended is not None and not isinstance(ended.outcome, int):

@@ -27,6 +27,10 @@ def Depends(dependency: Callable[..., Any] | None = None, *, use_cache: bool = T
     return Marker(dependency, use_cache)
 
 
+Filled = tuple[tuple[str, int], ...]  # parameters, and the indices of the values they take
+CONTEXT, ASYNC_CONTEXT = -1, -2  # the last values: the Context, and one that can wait where a `def` on the loop can't
+
+
 class Node(msgspec.Struct, frozen=True, eq=False):
     """The function that fills a parameter, and its own parameters that are filled."""
 
@@ -45,8 +49,7 @@ class Dependency(msgspec.Struct, frozen=True, eq=False):
     node: Node
     index: int  # of its value
     is_early: bool  # async, as are all that it needs: it can run before a thread is there
-    needs: tuple[tuple[str, int], ...]  # parameters, and the values they take
-    fills: tuple[str, ...]  # parameters of the function itself
+    needs: Filled
 
 
 class Plan(msgspec.Struct, frozen=True, eq=False):
@@ -56,6 +59,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     dependencies: tuple[Dependency, ...]
     early: tuple[Dependency, ...]
     late: tuple[Dependency, ...]  # the others
+    fills: Filled  # the parameters of the function itself
     takes_context: bool
     is_plain: bool  # the late ones are `def` functions, and none is a generator
 
@@ -63,15 +67,14 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     def compile(cls, nodes: Mapping[str, Node]) -> "Plan":
         found: list[Dependency] = []
         shared: dict[Hashable, int] = {}
-        for name, node in nodes.items():
-            index = _add(node, found, shared)
-            found[index] = msgspec.structs.replace(found[index], fills=(*found[index].fills, name))
+        fills = tuple((name, _add(node, found, shared)) for name, node in nodes.items())
         late = tuple(each for each in found if not each.is_early)
         return cls(
             nodes=nodes,
             dependencies=tuple(found),
             early=tuple(each for each in found if each.is_early),
             late=late,
+            fills=fills,
             is_plain=not any(each.node.is_async or each.node.is_generator for each in late),
             takes_context=any(each.node.context_names for each in found),
         )
@@ -85,7 +88,8 @@ def _add(node: Node, found: list[Dependency], shared: dict[Hashable, int]) -> in
     needs = tuple((name, _add(each, found, shared)) for name, each in node.nodes.items())
     index = len(found)
     is_early = node.is_async and all(found[each].is_early for _, each in needs)
-    found.append(Dependency(node, index, is_early, needs, ()))
+    contexts = ((name, ASYNC_CONTEXT if node.is_async else CONTEXT) for name in node.context_names)
+    found.append(Dependency(node, index, is_early, (*needs, *contexts)))
     if node.is_shared:
         shared[key] = index
     return index

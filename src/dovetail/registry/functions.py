@@ -180,12 +180,7 @@ def read_signature(
             continue
         here = f"{where}, parameter {declared.name}"
         _refuse_kind(declared, inner, here)
-        try:
-            annotation = namespace.resolve(declared.annotation, here)
-        except SetupError:
-            if not chain or declared.default is declared.empty:
-                raise
-            annotation = declared.empty  # of a dependency that does without it, maybe from another library
+        annotation = namespace.resolve(declared.annotation, here)
         if found := _find_depends(annotation, declared.default, here):
             read.depends[declared.name] = registry.dependencies.read_depends(found, annotation, here, injectable, chain)
         elif injectable is not None and _is_injected(annotation, injectable, here):
