@@ -122,6 +122,35 @@ async def test_it_may_answer_itself_and_refuse() -> None:
         assert (await wire.refusal("resources/read", {"uri": "a://b"}))["message"] == "not a tool"
 
 
+@pytest.mark.parametrize("version", ["2025-06-18", MODERN])
+@pytest.mark.parametrize("always", [True, False])
+async def test_its_error_is_like_one_of_the_tool_itself(always: bool, version: str) -> None:
+    server = Server("s", version="1.0.0", always_structured_content=always)
+    refuses = False
+
+    @server.middleware
+    async def guard(request: Request, call_next: Any) -> Any:
+        if refuses and request.method == "tools/call":
+            raise ToolError("No")
+        return await call_next(request)
+
+    @server.tool
+    def number() -> int:
+        raise ToolError("No")
+
+    @server.tool
+    def word() -> str:
+        raise ToolError("No")
+
+    async with Wire(server, version) as wire:
+        names = ("number", "word")
+        own = [await wire.ask("tools/call", {"name": name}) for name in names]
+        refuses = True
+        assert [await wire.ask("tools/call", {"name": name}) for name in names] == own
+        unknown = await wire.ask("tools/call", {"name": "unknown"})
+    assert ["structuredContent" in result for result in (*own, unknown)] == [False, always, always]
+
+
 async def test_it_sees_the_structured_value_of_a_tool_and_may_change_it() -> None:
     server = Server("s", version="1.0.0")
     seen: list[Any] = []

@@ -204,7 +204,7 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
         yield from _leaves(each) if isinstance(each, BaseExceptionGroup) else (each,)
 
 
-def error_result(text: str, *, has_schema: bool = False) -> ToolResult:
+def error_result(text: str, *, has_schema: bool) -> ToolResult:
     return ToolResult(content=(Text(jsonrpc.sendable(text)),), is_error=True, has_schema=has_schema)
 
 

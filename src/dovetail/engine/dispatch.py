@@ -38,7 +38,9 @@ async def handle(engine: "Engine", context: RequestContext) -> bytes:
     except BaseException as failure:
         context.mark_cancelled()  # for functions that still run in threads
         if isinstance(failure, ToolError) and request.method == "tools/call":  # raised by a middleware
-            return error_result(str(failure)).encode(shaper)
+            tool = engine.tools.find(request.params.name, engine.rules_of(context))
+            has_schema = tool is not None and tool.definition.output_schema is not None
+            return error_result(str(failure), has_schema=has_schema).encode(shaper)
         raise _as_protocol_error(engine, context, failure) from None
     finally:
         if context.before_response:
