@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.errors import ProtocolError
-from dovetail.protocol.sse import KEEP_ALIVE, Event, SseDecoder, comment, encode_event, priming_event
+from dovetail.errors import INVALID_REQUEST, ProtocolError
+from dovetail.protocol.sse import KEEP_ALIVE, Event, EventId, SseDecoder, comment, encode_event, priming_event
 
 LIMIT = 1_000
 
@@ -154,3 +154,38 @@ def test_an_id_without_data_counts_when_its_event_ends() -> None:
     assert decoder.last_event_id == "7", "a cut event has to come again"
     assert decoder.feed(b"lf\n\n") == [Event(b"half", id="8")]
     assert decoder.last_event_id == "8"
+
+
+# ── our event ids ──
+
+
+@pytest.mark.rule("MH-12")
+@pytest.mark.parametrize(
+    ("text", "parts", "again"),
+    [
+        ("abc.7", ("abc", 7, 0), "abc.7"),
+        ("7.0", ("7", 0, 0), "7.0"),
+        ("abc.7-0", ("abc", 7, 0), "abc.7"),
+        ("abc.7-12", ("abc", 7, 12), "abc.7-12"),
+        ("abc.7-12.x1", ("abc", 7, 12), "abc.7-12"),
+        ("abc.7.x1", ("abc", 7, 0), "abc.7"),
+        (f"{'a' * 32}.{'9' * 15}-{'8' * 15}", ("a" * 32, 10**15 - 1, 888888888888888), None),
+    ],
+)
+def test_an_event_id(text: str, parts: tuple[str, int, int], again: str | None) -> None:
+    assert EventId.parse(text) == parts
+    assert str(EventId(*parts)) == (again or text)
+    assert EventId(*parts).worker == parts[0][:12]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "abc", "abc.", ".7", "abc.x", "ABC.7", "abc.-7", "abc.7-", "abc.7-x", "abc.7.", "abc.7\n", "a.\u0667"),
+        *("a" * 33 + ".7", "a." + "1" * 16, "a.7-" + "1" * 16, "a.7." + "a" * 33),
+    ],
+)
+def test_what_is_none_of_our_event_ids(text: str) -> None:
+    with pytest.raises(ProtocolError, match="Last-Event-ID names no event") as caught:
+        EventId.parse(text)
+    assert (caught.value.code, caught.value.http_status) == (INVALID_REQUEST, 400)
