@@ -186,6 +186,29 @@ def test_what_agrees_at_first_sight_agrees(name: str, sent: bytes):
         assert sent != b"add" or name != "add"
 
 
+@pytest.mark.rule("MH-14", "MH-18", "MH-20")
+@pytest.mark.parametrize(
+    ("method", "changes", "expected"),
+    [
+        ("tools/list", {}, True),
+        ("tools/list", {b"mcp-name": b"ignored"}, True),
+        ("tools/list", {b"mcp-method": b"tools/call"}, False),
+        ("tools/list", {b"mcp-method": None}, False),
+        ("tools/list", {b"mcp-protocol-version": b"2025-11-25"}, False),
+        ("tools/list", {b"mcp-protocol-version": None}, False),
+        ("tools/call", {b"mcp-name": b"add"}, True),
+        ("tools/call", {}, False),
+        ("tools/call", {b"mcp-name": b"Add"}, False),
+        ("tools/call", {b"mcp-name": b"add", b"mcp-method": b"tools/list"}, False),
+    ],
+)
+def test_what_agrees_at_first_sight(method: str, changes: dict[bytes, bytes | None], expected: bool):
+    revision, row = revisions.LATEST, REQUEST_ROWS[method]
+    sent = {b"mcp-protocol-version": revision.header, b"mcp-method": row.header, **changes}
+    raw = {name: value for name, value in sent.items() if value is not None}
+    assert agree(raw, revision, row, CallToolParams(name="add")) is expected
+
+
 @pytest.mark.rule("MH-18", "MH-20", "MH-21", "MH-23")
 @pytest.mark.parametrize(
     ("headers", "complaint"),

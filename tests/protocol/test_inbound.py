@@ -253,6 +253,23 @@ def test_an_unsupported_version_gets_the_supported_ones(requested: str) -> None:
     assert len(refusal(message("x" * 10_000, meta())).message) < 200
 
 
+@pytest.mark.parametrize(
+    ("version", "hint"), [(MODERN, ""), ("2025-11-25", "; use initialize for it"), ("2099-01-01", ""), ("", "")]
+)
+def test_http_sse_takes_no_request_that_names_its_version(version: str, hint: str) -> None:
+    def parsed(data: bytes) -> inbound.ParsedRequest:
+        received = jsonrpc.decode(data)
+        assert isinstance(received, Envelope)
+        return inbound.parse_request(received)
+
+    for good in (PLAIN, message("initialize", hello()), message("tools/list", meta(version=...))):
+        inbound.refuse_modern(parsed(good))
+    failure = refusal(parsed(message("tools/list", meta(version=version))), via=inbound.refuse_modern)
+    assert (failure.code, failure.http_status) == (UNSUPPORTED_VERSION, 400)
+    assert failure.message == f"Unsupported protocol version: {version}{hint}"
+    assert failure.data == {"supported": list(HANDSHAKE[::-1]), "requested": version}
+
+
 @pytest.mark.parametrize(("length", "end"), [(100, "x"), (101, "x…")])
 def test_long_names_are_cut_in_messages(length: int, end: str) -> None:
     name = "x" * length
