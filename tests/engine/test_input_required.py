@@ -22,7 +22,7 @@ from dovetail import (
 )
 from dovetail.engine import input_required
 from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE
-from dovetail.errors import MISSING_CAPABILITY, ServerError, SetupError, UrlElicitationRequired
+from dovetail.errors import MISSING_CAPABILITY, ServerError, UrlElicitationRequired
 from dovetail.protocol import request_state
 from http_wire import HttpWire
 from server_requests import accept, asking_client, is_input_required, messages, play, retry
@@ -294,17 +294,6 @@ async def test_nothing_is_asked_that_the_client_did_not_declare(tool: str, capab
     error = {"code": MISSING_CAPABILITY, "data": {"requiredCapabilities": {"elicitation": {"form": {}}}}}
     assert answer.status == 400
     assert answer.json["error"].items() >= error.items()
-
-
-@pytest.mark.rule("MRTR-4")
-@pytest.mark.parametrize(
-    "given",
-    [{}, {"requests": {"": NAME}}, {"requests": {"k" * 257: NAME}}, {"requests": {"a": "Name?"}}],
-    ids=["nothing", "no key", "a long key", "no question"],
-)
-def test_what_is_not_possible_is_said_at_once(given: Any) -> None:
-    with pytest.raises(SetupError):
-        InputRequired(**given)
 
 
 PAGES = ["https://example.com/in", "https://example.com/pay"]

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.errors import QuestionFailed
-from dovetail.protocol.elicitation import render_form, restore_content
+from dovetail import Elicit, Roots
+from dovetail.errors import QuestionFailed, SetupError
+from dovetail.protocol.elicitation import InputRequired, render_form, restore_content
 from dovetail.protocol.revisions import BY_NAME, R2025_06_18, R2025_11_25, R2026_07_28
 from official import FORM_REVISIONS, assert_official
 from stable_ids import stable
@@ -19,6 +20,50 @@ TOPPINGS = {"type": "array", "title": "Toppings", "items": {"type": "string", "e
 
 def form(required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties} | ({"required": required} if required else {})
+
+
+# What a function requires itself
+
+NAME = Elicit("Name?", str)
+
+
+@pytest.mark.rule("MRTR-4")
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"requests": {"name": NAME}},
+        {"requests": {"name": NAME, "folders": Roots()}, "state": 1},
+        {"state": None},
+        {"requests": {}, "state": 0},
+        {"requests": {"k" * 256: NAME}},
+        {"requests": {str(number): NAME for number in range(100)}},
+    ],
+)
+def test_requests_or_a_state_are_enough(given: dict[str, Any]) -> None:
+    required = InputRequired(**given)
+    assert required.requests == given.get("requests", {})
+
+
+@pytest.mark.rule("MRTR-4")
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "needs questions, or state="),
+        ({"requests": {}}, "needs questions, or state="),
+        ({"requests": [NAME]}, "questions"),
+        ({"requests": [], "state": 1}, "in a dict"),
+        ({"requests": {"": NAME}}, "up to 256 characters"),
+        ({"requests": {"k" * 257: NAME}}, "up to 256 characters"),
+        ({"requests": {7: NAME}}, "keys of your own"),
+        ({"requests": {"name": "Name?"}}, "Elicit"),
+        ({"requests": {"name": NAME, "other": None}, "state": 1}, "Elicit"),
+        ({"requests": {str(number): NAME for number in range(101)}}, "up to 100 questions"),
+    ],
+)
+def test_what_can_not_be_required(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SetupError, match="InputRequired") as caught:
+        InputRequired(**given)
+    assert words in str(caught.value)
 
 
 # Rendering
