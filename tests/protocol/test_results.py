@@ -314,6 +314,23 @@ def test_the_end_of_a_listen(id: int | str) -> None:
 # ── results as values ──
 
 
+@pytest.mark.parametrize(
+    ("result", "field"),
+    [
+        (results.ReadResourceResult([], HINT), "contents"),
+        (results.InitializeResult(CAPABILITIES, "how"), "instructions"),
+        (results.DiscoverResult(CAPABILITIES, "how", HINT), "instructions"),
+        (results.InputRequiredResult({}, "sealed"), "state"),
+        (results.ListenEnded({SUBSCRIPTION_KEY: 1}), "meta"),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_other_results_are_never_changed(result: Any, field: str) -> None:
+    """A middleware gives back another one instead."""
+    with pytest.raises(AttributeError):
+        setattr(result, field, None)
+
+
 def test_a_page_is_sent_as_its_cached_bytes_until_it_is_changed() -> None:
     made = shaper(revisions.R2025_06_18)
     tools = [ToolDefinition(name=name, input_schema={"type": "object"}) for name in "abc"]
