@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -288,6 +289,24 @@ TELLING: dict[str, Callable[[Context, int], Awaitable[None]]] = {
     "log": lambda ctx, count: ctx.info(f"row {count}"),
     "log below the level": lambda ctx, count: ctx.debug(f"row {count}"),
 }
+
+
+@quiet_logging
+@pytest.mark.parametrize("tell", TELLING.values(), ids=TELLING)
+async def test_a_function_that_only_tells_gives_others_a_turn_at_once(tell: Any) -> None:
+    server = Server("rows", version="1", log_level="info")
+
+    @server.tool
+    async def work(ctx: Context) -> bool:
+        turn = asyncio.Event()
+        asyncio.get_running_loop().call_soon(turn.set)
+        end = time.monotonic() + 0.5
+        while not turn.is_set() and time.monotonic() < end:
+            await tell(ctx, 1)
+        return turn.is_set()
+
+    async with Client(server, protocol_version="2025-11-25") as client:
+        assert (await client.call_tool("work")).data is True
 
 
 @quiet_logging

@@ -202,6 +202,22 @@ async def test_too_many_stuck_threads_refuse_new_calls_and_those_that_wait(gate:
     pool.close()
 
 
+async def test_an_abandoned_call_gives_its_slot_to_those_who_wait_and_those_who_come(gate: threading.Event) -> None:
+    pool, begun = ThreadPool(max_threads=1), threading.Event()
+    stuck = start(pool, lambda: (begun.set(), gate.wait(WAIT)), "tool 'slow'")
+    await until(begun.is_set)
+    waiting = start(pool, lambda: "waited", "tool 'b'")
+    await asyncio.sleep(0)
+    stuck.cancel()
+    async with asyncio.timeout(WAIT / 2):
+        assert await waiting == "waited"
+        assert await pool.run(lambda: "came", label="tool 'slow'") == "came"
+    assert pool.stuck == 1
+    gate.set()
+    await check_is_whole(pool, 1)
+    pool.close()
+
+
 async def test_a_label_whose_share_is_stuck_is_refused_and_no_other(gate: threading.Event) -> None:
     pool = ThreadPool(max_threads=4, share=2)
     running = [start(pool, lambda: gate.wait(WAIT), "tool a") for _ in range(2)]
