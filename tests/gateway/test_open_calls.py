@@ -309,7 +309,8 @@ async def test_the_call_of_a_lost_worker_is_lost_and_not_made_again(store: Any) 
         await until(lambda: lost.answered == 2)
         assert lost.engine.lease is not None
         await lost.engine.lease.stop()
-        for answer in (await waiting.done(), await caller.start(apps[1], first[1]).done()):
+        ends = [waiting, caller.start(apps[1], first[1]), caller.start(apps[1], first[0])]  # the last asked before
+        for answer in [await each.done() for each in ends]:
             assert (answer.answer["result"]["isError"], text_of(answer.answer)) == (True, LOST)
     assert (lost.begun, other.begun, lost.effects) == (2, 0, [])
 
