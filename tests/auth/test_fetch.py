@@ -4,6 +4,7 @@ import asyncio
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail.auth import Introspection, Jwt, VerifierUnavailable
 from dovetail.auth import fetch as module
 from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, is_allowed_address, is_loopback_url, make_fetch
 from dovetail.errors import SetupError
-from issuer_stage import Site, site
+from issuer_stage import AUDIENCE, ISSUER, Site, claims, site, token
 
 PUBLIC = [
     "93.184.216.34", "8.8.8.8", "168.63.129.17", "192.0.1.1", "2001:4860:4860::8888", "2606:4700::1111",
@@ -216,6 +218,42 @@ async def test_the_connection_goes_to_the_address_that_was_judged(
     url = served.origin.replace("127.0.0.1", "localhost") + "/a"
     assert (await fetch(FetchRequest(url=url))).body == b"the first"
     assert asked == ["localhost"]
+
+
+VERIFIERS: dict[str, Callable[[str], Any]] = {
+    "issuer": lambda origin: Jwt(origin, AUDIENCE),
+    "keys": lambda origin: Jwt(ISSUER, AUDIENCE, jwks_uri=f"{origin}/keys"),
+    "introspection": lambda origin: Introspection(f"{origin}/x", client_id="a", client_secret="s"),
+}
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize(
+    ("host", "address", "is_asked"),
+    [
+        ("login.example.com", "93.184.216.34", True),
+        ("login.internal", "10.0.0.1", True),
+        ("localhost", "127.0.0.1", True),
+        ("login.example.com", "127.0.0.1", False),
+        ("login.internal", "169.254.169.254", False),
+    ],
+)
+async def test_an_issuer_that_the_operator_named_may_be_inside(
+    verifier: str, host: str, address: str, is_asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: set[str] = set()
+
+    def connect(_: socket.socket, where: tuple[str, int]) -> None:
+        asked.add(where[0])
+        raise ConnectionRefusedError
+
+    origin = f"https://{host}"
+    made = VERIFIERS[verifier](origin)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: as_addresses(address))
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    with pytest.raises(VerifierUnavailable):
+        await made.verify(token(claims(iss=origin if verifier == "issuer" else ISSUER)))
+    assert asked == ({address} if is_asked else set())
 
 
 async def test_a_name_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
