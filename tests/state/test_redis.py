@@ -17,7 +17,9 @@ from contract import BackendContract, Elapse, fill, received, receives_nothing, 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from redis import exceptions as errors
 from redis.asyncio import SSLConnection
+from redis.asyncio.sentinel import MasterNotFoundError
 from redis_stage import LONG, Wire, eventually, is_back
 
 import stores
@@ -231,12 +233,15 @@ class TestLoopsAndProcesses:
         state = RedisState(store.url, prefix=prefix)
         await asyncio.gather(*(state.add("counter", 1, LONG) for _ in range(20)))
         assert clients(store) > before
-        calls = [asyncio.create_task(state.add("counter", 1, LONG)) for _ in range(100)]
+        calls = [asyncio.create_task(state.add("counter", 1, LONG)) for _ in range(250)]  # more than one pipeline
         await asyncio.sleep(0)
+        calls[-1].cancel()
         await state.close()
         await state.close()
         outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 3)
-        assert {type(outcome) for outcome in outcomes} <= {int, StoreUnavailable}
+        assert {type(outcome) for outcome in outcomes[:100]} <= {int, StoreUnavailable}
+        assert {type(outcome) for outcome in outcomes[100:-1]} == {StoreUnavailable}
+        assert isinstance(outcomes[-1], asyncio.CancelledError)
         await eventually(lambda: clients(store) == before)
         with pytest.raises(StoreUnavailable, match="closed"):
             await state.get("counter")
@@ -244,6 +249,12 @@ class TestLoopsAndProcesses:
         await never_used.close()
         with pytest.raises(StoreUnavailable, match="closed"):
             await never_used.check()
+        just_used = RedisState(store.url, prefix=prefix)
+        call = asyncio.create_task(just_used.check())
+        await asyncio.sleep(0)  # it waits for a connection that is not even begun
+        await just_used.close()
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await call
 
 
 def clients(store: stores.StoreServer) -> int:
@@ -306,6 +317,24 @@ def test_urls_that_are_not_possible(url: str, problem: str) -> None:
         RedisState(url.format(QUOTED))
     assert SECRET not in str(caught.value)
     assert QUOTED not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("failure", "shown"),
+    [
+        (errors.ConnectionError("no adm or adm-1n of\n  adm-1n-2 \t here"), "no *** or *** of *** here"),
+        (OSError("by bob, who has b0b-pw"), "by ***, who has ***"),
+        (errors.ConnectionError("EVAL refused, with args adm 1 2"), "EVAL refused"),
+        (errors.AuthenticationError("WRONGPASS for adm"), "it wants another user or password"),
+        (MasterNotFoundError("of 'main' by Sentinel(bob)"), "no sentinel knows its master"),
+        (OSError("x" * 201), "x" * 200),
+        (TimeoutError(), "it does not answer"),
+    ],
+)
+def test_no_failure_shows_a_secret(failure: Exception, shown: str) -> None:
+    """Even if one secret begins with another."""
+    options = "sentinel_username=bob&sentinel_password=b0b-pw&ssl_password=adm-1n-2"
+    assert RedisAddress(f"rediss+sentinel://adm:adm-1n@a/main?{options}").scrubbed(failure) == shown
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

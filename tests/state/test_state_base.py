@@ -1,10 +1,15 @@
 """What all backends share: a store that is asked until it answers, and values that another version wrote."""
 
 import itertools
+from typing import Any
 
 import pytest
 
-from dovetail.state.base import Codec, StoreUnavailable, retry_while_unavailable
+from dovetail.errors import ProtocolError
+from dovetail.state.base import Codec, StoreFull, StoreUnavailable, retry_while_unavailable
+from dovetail.state.memory import MemoryState
+from http_serving import Stage, serving
+from http_wire import unready
 
 
 @pytest.mark.parametrize("silent", [0, 1, 5])
@@ -33,3 +38,24 @@ def test_what_another_version_wrote_is_not_there(data: bytes, caplog: pytest.Log
     assert codec.decode(codec.encode(7)) == 7
     assert codec.decode(data) is None
     assert "holds a number that this version can't read" in caplog.text
+
+
+class RefusingState(MemoryState):
+    refusal: Exception | None = None
+
+    async def put(self, key: str, value: bytes, **options: Any) -> int:
+        if self.refusal is not None:
+            raise self.refusal
+        return await super().put(key, value, **options)
+
+
+@pytest.mark.parametrize("refusal", [StoreFull(), StoreUnavailable()])
+async def test_a_client_is_told_to_come_back_later(refusal: ProtocolError) -> None:
+    state = RefusingState()
+    async with serving(Stage().server, state=state) as app:
+        wire = await unready(app)
+        state.refusal = refusal
+        refused = await wire.notify("notifications/initialized")
+    assert (refused.status, "retry-after" in refused.headers) == (503, True)
+    assert refused.json["error"]["message"] == refusal.message
+    assert "try again later" in refusal.message

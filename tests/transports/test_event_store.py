@@ -214,6 +214,7 @@ async def test_the_stream_of_a_lost_worker_is_ended_once_and_that_of_a_living_on
         await others[0].end_lost(stage.stream.name, said - 1)
         assert len(await stage.kept()) == said  # it has said more than it was lost with
         await asyncio.gather(*(each.end_lost(stage.stream.name, said) for each in others))
+        assert not await others[0].has_writer(stage.stream.name)
         assert not await stage.stream.send(b"late")
         assert not await stage.stream.send(ANSWER, last=True)
         assert stage.stream.state is StreamState.REPLACED
@@ -257,3 +258,19 @@ async def test_an_event_id_is_known_if_the_stream_has_come_so_far() -> None:
         for number, message in ((3, 0), (1, 1)):
             with pytest.raises(ProtocolError, match="Last-Event-ID"):
                 await stage.find(number, message)
+
+
+@pytest.mark.parametrize("said", [0, 1, 2])
+async def test_a_stream_that_has_ended_is_known_until_it_is_dropped(said: int) -> None:
+    async with staged() as stage:
+        for _ in range(said):
+            await stage.stream.send(b"1")
+        await stage.stream.send(ANSWER, last=True)
+        for number in range(said + 2):
+            assert await stage.find(number) is None  # nobody writes it any more
+        with pytest.raises(ProtocolError, match="Last-Event-ID"):
+            await stage.find(said + 2)
+        await stage.state.drop(stage.stream.name)
+        for number in range(said + 2):
+            with pytest.raises(ProtocolError, match="Last-Event-ID"):
+                await stage.find(number)

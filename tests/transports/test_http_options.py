@@ -128,6 +128,17 @@ async def test_a_store_that_the_author_opened_stays_open() -> None:
     assert await state.get("key") is not None
 
 
+async def test_a_store_that_the_app_opened_is_that_of_the_server_until_the_app_ends(tmp_path: Path) -> None:
+    server = Stage().server
+    app = server.asgi(state=f"sqlite:///{tmp_path}/state.db")
+    for _ in range(2):
+        await app.start()
+        assert server.engine.state.shared
+        await app.drain(1)
+        await server.engine.state.check()  # of one that is open
+        assert not server.engine.state.shared
+
+
 class EmptyState(MemoryState):
     puts = 0
 

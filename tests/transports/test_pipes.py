@@ -95,6 +95,23 @@ async def test_a_writer_keeps_the_order(pipe: Ends, open_writer: Any) -> None:
     assert os.get_blocking(pipe.into)
 
 
+async def test_a_corked_writer_sends_all_at_once_when_it_is_uncorked(pipe: Ends) -> None:
+    os.set_blocking(pipe.out, False)
+    writer = WatchedWriter(pipe.into, lambda: None)
+    for _ in range(2):
+        writer.cork()
+        for message in (b"one", b"two"):
+            writer.write(message)
+        with pytest.raises(BlockingIOError):
+            os.read(pipe.out, 100)
+        writer.uncork()
+        writer.uncork()  # there is nothing more to be sent
+        assert os.read(pipe.out, 100) == b"one\ntwo\n"
+        writer.write(b"three")
+        assert os.read(pipe.out, 100) == b"three\n"
+    writer.close()
+
+
 @by_writers
 async def test_a_writer_is_full_until_it_is_read(pipe: Ends, open_writer: Any) -> None:
     changes: list[int] = []
@@ -133,6 +150,26 @@ async def test_a_writer_without_a_reader_is_broken(pipe: Ends, open_writer: Any)
     assert writer.broken
     writer.write(b"to no reader")
     assert not await writer.flush(1)
+    writer.close()
+
+
+@pytest.mark.parametrize("how", ["all is sent", "closed", "closed twice", "broken"])
+async def test_the_loop_watches_a_writer_only_while_something_is_to_be_sent(pipe: Ends, how: str) -> None:
+    """Or it would turn without end, or wait for another file that gets the number of this one."""
+    loop, changed = asyncio.get_running_loop(), asyncio.Event()
+    writer = WatchedWriter(pipe.into, changed.set)
+    writer.write(b"x" * 1_000_000)
+    if how == "all is sent":
+        await read_lines(pipe, 1_000_001)
+        assert await writer.flush(10)
+    elif how == "broken":
+        pipe.close("out")
+        await asyncio.wait_for(changed.wait(), 10)
+    else:
+        for _ in how.split():
+            writer.close()
+    assert not loop.remove_writer(pipe.into)
+    assert os.get_blocking(pipe.into) is (how != "all is sent")
     writer.close()
 
 

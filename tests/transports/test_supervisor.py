@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +14,11 @@ import pytest
 
 from dovetail import Server, SetupError
 from dovetail.transports.supervisor import RestartPolicy
-from processes import HELLO, SIGNALS, HttpProgram, StartHttp, children_of, http_programs, is_alive
+from processes import HELLO, PROGRAM, SIGNALS, HttpProgram, StartHttp, children_of, http_programs, is_alive
 
 NONE_FAILS = {"restarts": {"min_uptime": 0.0}}  # however soon a worker ends, it does not count as one that can't start
 
-pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.slow]
+pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.long]
 
 
 @pytest.fixture
@@ -149,6 +150,24 @@ def test_a_worker_that_works_goes_on_while_no_other_can_start(start: StartHttp, 
     pids += children_of(program.process.pid)
     program.signal(signal.SIGTERM)
     ends(program, pids)
+
+
+@pytest.mark.parametrize("can_be_removed", [True, False])
+def test_the_file_that_they_share_is_removed_in_the_end_if_possible(
+    start: StartHttp, tmp_path: Path, can_be_removed: bool
+) -> None:
+    options = json.dumps({"transport": "http", "workers": 2})
+    program = start(command=["env", f"TMPDIR={tmp_path}", sys.executable, str(PROGRAM), options])
+    program.until_logged("lifespan entered", 2)
+    (folder,) = tmp_path.glob("dovetail-*")
+    assert (folder / "state.db").exists()
+    if not can_be_removed:
+        folder.rename(tmp_path / "elsewhere")
+        folder.symlink_to(tmp_path / "elsewhere")  # which may be anything now
+    program.signal(signal.SIGTERM)
+    assert program.exits() == 0
+    assert folder.exists() is not can_be_removed
+    assert "Traceback" not in program.said
 
 
 def test_without_fork(monkeypatch: pytest.MonkeyPatch) -> None:
