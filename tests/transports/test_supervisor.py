@@ -18,7 +18,7 @@ from processes import HELLO, PROGRAM, SIGNALS, HttpProgram, StartHttp, children_
 
 NONE_FAILS = {"restarts": {"min_uptime": 0.0}}  # however soon a worker ends, it does not count as one that can't start
 
-pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.long]
+pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.slow]
 
 
 @pytest.fixture
