@@ -32,7 +32,7 @@ from dovetail import (
 from dovetail.engine.dispatch import handle
 from dovetail.engine.request_context import RequestContext
 from dovetail.protocol import inbound, jsonrpc, revisions
-from dovetail.registry.mounts import own_uri, rename_uri
+from dovetail.registry.mounts import own_uri, rename_meta, rename_uri
 from http_serving import hosted, until
 from wire import MODERN, Wire
 
@@ -248,6 +248,17 @@ def test_how_uris_are_renamed() -> None:
     assert {uri: rename_uri(uri, "A") for uri in pairs} == pairs
     assert own_uri("notes://b/x", "a") is None
     assert own_uri("notes://a", "a") is None
+
+
+def test_how_uris_in_meta_are_renamed() -> None:
+    own, new, other = "notes://x", "notes://a/x", "notes://y"
+    for meta, renamed in (
+        (own, new), ([own], [new]), ((own, other), [new, other]), ({"k": own}, {"k": new}),
+        ({"k": 1, "l": [[own], other]}, {"k": 1, "l": [[new], other]}), ([{"k": (own,)}, {}], [{"k": [new]}, {}]),
+    ):  # fmt: skip
+        assert rename_meta(meta, "a", own.__eq__) == renamed
+    for same in (None, 5, "x", other, [], [other, 1], (other,), {"k": other, "l": [{}, [other]]}, {own: 1}):
+        assert rename_meta(same, "a", own.__eq__) is same
 
 
 # ── results ──

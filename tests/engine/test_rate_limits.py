@@ -103,6 +103,18 @@ async def test_as_many_as_a_model_lets_through(workers: int, steps: list[tuple[f
             assert clock.now + refusal.wait == pytest.approx(end)
 
 
+@pytest.mark.parametrize(("unit", "seconds"), [("second", 1), ("minute", 60), ("hour", 60 * 60), ("day", 24 * 60 * 60)])
+async def test_a_limit_ends_with_its_unit_of_time(unit: str, seconds: int) -> None:
+    clock = Clock()
+    clock.now = 1_000.0 * seconds
+    one = limiter(f"2/{unit}", clock)
+    assert await admitted(one, 3) == 2
+    clock.now += seconds - 0.5
+    assert await admitted(one, 3) == 0
+    clock.now += 0.5
+    assert await admitted(one, 3) == 2
+
+
 async def test_a_clock_that_is_set_back() -> None:
     clock = Clock()
     clock.sleep(9_020)  # to the beginning of a minute

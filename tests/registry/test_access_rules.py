@@ -1,5 +1,7 @@
 """`scopes=` and `authorize=` at registration: the rules, errors for those that can't work, and the snapshot."""
 
+import itertools
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,35 @@ def test_what_not_every_caller_may_read_is_not_for_public_caches(tmp_path: Path)
     ):
         with pytest.raises(SetupError, match='cache_scope="public" is not possible; leave it out'):
             register()
+
+
+# ── two resources that one URI fits ──
+
+OPEN: dict[str, Any] = {}
+RULE: dict[str, Any] = {"scopes": ["s"]}
+
+
+@pytest.mark.parametrize(
+    ("one", "rule", "other", "other_rule", "is_refused"),
+    [
+        ("n://{a}", OPEN, "n://x{a}", RULE, True), ("n://{a}", RULE | {"authorize": agree}, "n://x{a}", RULE, True),
+        ("n://{a}", dict(RULE), "n://x{a}", RULE, False), ("n://{a}", OPEN, "m://x{a}", RULE, False),
+        ("n://{a}", OPEN, "n://x", RULE, True), ("n://{a}", RULE, "n://x", OPEN, False),
+        ("n://y", OPEN, "n://x", RULE, False), ("docs://", OPEN, "docs://{a}", RULE, True),
+        ("docs://", OPEN, "docs://in/", RULE, False), ("docs://", RULE, "docs://in/", OPEN, True),
+    ],
+)  # fmt: skip
+def test_an_overlap_under_another_rule(
+    tmp_path: Path, one: str, rule: Any, other: str, other_rule: Any, is_refused: bool
+) -> None:
+    for first, second in itertools.permutations([(one, rule), (other, other_rule)]):
+        server = Server("two", version="1.0.0")
+        with pytest.raises(SetupError, match="has another rule") if is_refused else nullcontext():
+            for uri, options in (first, second):
+                if uri.endswith("/"):
+                    server.add_directory(tmp_path, uri=uri, **options)
+                else:
+                    server.add_resource(uri, (lambda a: a) if "{" in uri else function, name="r", **options)
 
 
 # ── a file that two folders offer ──

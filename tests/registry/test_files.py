@@ -100,6 +100,7 @@ def test_a_root_behind_a_symlink_is_fine(tree: Path) -> None:
         ({"root": "root", "include": "*.md"}, ["include=['*.md']"]),
         ({"root": "root", "exclude": ["a", "/"]}, ["exclude", "empty pattern"]),
         ({"root": "root", "max_bytes": 0}, ["max_bytes=0"]),
+        ({"root": "root", "max_bytes": -1, "max_files": 0}, ["max_bytes=-1, max_files=0 must be at least 1"]),
     ],
 )
 def test_a_wrong_setup_names_the_fix(
@@ -441,6 +442,16 @@ def test_a_wrong_single_file(tree: Path) -> None:
     for path, options, word in (("missing", {}, "missing"), ("", {}, "root"), ("notes.md", {"uri": "x"}, "'x'")):
         with pytest.raises(SetupError, match=word):
             File(tree / path, **options)
+    with pytest.raises(SetupError, match="max_bytes=0 must be at least 1"):
+        File(tree / "notes.md", max_bytes=0)
+
+
+def test_limits_may_be_one(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("x")
+    directory = Directory(tmp_path, max_bytes=1, max_files=1)
+    assert names(directory) == ["a.txt"]
+    assert directory.read("b.txt").data == File(tmp_path / "b.txt", max_bytes=1).read().data == "x"
 
 
 @pytest.mark.parametrize(

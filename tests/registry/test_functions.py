@@ -13,7 +13,7 @@ import pytest
 from msgspec import NODEFAULT
 
 from dovetail.errors import SetupError
-from dovetail.registry.functions import Parameter, inspect_function, split_docstring
+from dovetail.registry.functions import Invocation, Parameter, inspect_function, split_docstring
 from dovetail.schema.constraints import Field
 from stable_ids import stable
 
@@ -229,6 +229,25 @@ def test_refused(function: Any, words: list[str]) -> None:
     message = str(caught.value)
     assert message.startswith("tool ")
     assert [word for word in words if word not in message] == []
+
+
+async def wait(url: str) -> str:
+    return url
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "expected"),
+    [
+        (add, {}, {"in_thread"}), (add, {"thread": True, "cache_shared": False}, {"in_thread"}),
+        (add, {"thread": False}, set()), (add, {"cache_shared": True}, {"in_thread", "is_shared"}),
+        (wait, {"thread": False}, {"is_async", "is_direct"}), (fetch, {}, {"is_async"}),
+    ],
+)  # fmt: skip
+def test_the_way_in_which_a_function_is_called(function: Any, options: dict[str, Any], expected: set[str]) -> None:
+    info = inspect_function(function, injectable=Context)
+    found = Invocation.from_info(info, options)
+    assert {way for way in ("is_async", "in_thread", "is_direct", "is_shared") if getattr(found, way)} == expected
+    assert not Invocation.from_info(info, options, by_name=False).is_direct
 
 
 FOUND = "Find notes.\n\nLooks in every folder."

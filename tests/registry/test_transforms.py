@@ -573,6 +573,19 @@ def test_names_that_other_keywords_may_depend_on_are_not_changed(beside: dict[st
     assert described.input_schema["properties"]["a"]["description"] == "A"
 
 
+@pytest.mark.parametrize("beside", [
+    {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "https://a.example/", "$defs": {"d": {}}},
+    {"$schema": "http://json-schema.org/draft-04/schema#", "id": "https://a.example/", "definitions": {"d": {}}},
+    {"title": "T", "description": "D", "$comment": "C", "required": ["b"], "additionalProperties": False},
+], ids=["2020-12", "draft-04", "words"])  # fmt: skip
+def test_names_that_no_other_keyword_depends_on_may_be_changed(beside: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {}}, **beside}
+    tool = compile_tool(lambda arguments: arguments, {"name": "t", "input_schema": schema})
+    for change in (ArgTransform(name="c"), ArgTransform(hide=True, default="x")):
+        sent = b'{"b": 1}' if change.hide else b'{"b": 1, "c": "x"}'
+        assert transform_tool(tool, ToolTransform(arguments={"a": change}), "here").decode(sent) == {"a": "x", "b": 1}
+
+
 def test_a_name_that_is_taken_is_refused_as_for_every_tool() -> None:
     server = finding()
     with pytest.raises(SetupError, match="there is already a tool 'find'"):

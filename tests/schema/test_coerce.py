@@ -1,4 +1,4 @@
-"""The cost of wrong arguments: coercing and explaining them is linear in their size for every schema."""
+"""Coercion, and the cost of wrong arguments: coercing and explaining them is linear in their size for every schema."""
 
 import functools
 import gc
@@ -13,6 +13,7 @@ import pydantic
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from typing_extensions import TypeAliasType
 
 from argument_types import compiled, nested, problems, raw_arguments
 from costs import functions_called
@@ -22,6 +23,48 @@ from dovetail.schema.explain import INCOMPLETE, Budget, size
 from dovetail.schema.validate import Validator
 
 CALLS = 20  # of functions, for one node that is looked at
+WHOLE, WORD, TRUTH = {"type": "integer"}, {"type": "string"}, {"type": "boolean"}
+DEFINED = {"$defs": {"a/b~c": WHOLE, "again": {"$ref": "#/$defs/a~1b~0c"}}}
+NUMBERS = {"type": "array", "items": WHOLE}
+EVERY = {"null", "boolean", "integer", "number", "string", "array", "object"}
+COERCED: list[tuple[Any, Any, Any]] = [
+    (WHOLE, "5", 5), (WHOLE, 5.0, 5), (WHOLE, "5.0", 5), ({"type": "number"}, "5", 5), (TRUTH, "true", True),
+    ({"type": ["integer", "null"]}, "null", None), ({"const": 5}, "5", 5), ({"enum": [1, True]}, "true", True),
+    (NUMBERS, "[1, 2.0]", [1, 2]), (NUMBERS, ["1", 2, "x"], [1, 2, "x"]), ({"anyOf": [NUMBERS, WORD]}, ["1"], [1]),
+    ({"type": "array", "prefixItems": [WORD, WHOLE], "items": TRUTH}, ["1", "2", "true"], ["1", 2, True]),
+    ({"properties": {"a": WHOLE}, "additionalProperties": TRUTH}, {"a": "1", "b": "false"}, {"a": 1, "b": False}),
+    ({"allOf": [{"properties": {"a": WHOLE}}]}, {"a": "1"}, {"a": 1}), ({**DEFINED, "$ref": "#/$defs/again"}, "5", 5),
+]  # fmt: skip
+LEFT: list[tuple[Any, Any]] = [
+    ({}, "5"), (WORD, "5"), ({"type": ["integer", "string"]}, "5"), (WHOLE, "5.5"), (WHOLE, "five"), (WHOLE, 5.5),
+    (WHOLE, "true"), ({"type": "number"}, 5.0), ({"type": "null"}, "0"), (NUMBERS, "{}"), (NUMBERS, [1, 2]),
+    ({"enum": [1, "a"]}, "1"), ({"anyOf": [NUMBERS, {"type": "array", "items": WORD}]}, ["1"]), (False, "5"),
+    ({"properties": {"a": WHOLE}}, {"a": 1}), ({"$ref": "#/$defs/none"}, "5"), ({"$ref": "https://a.example"}, "5"),
+]  # fmt: skip
+
+
+def test_what_is_coerced_and_what_is_left_as_it_is() -> None:
+    for schema, value, coerced in COERCED:
+        found = Coercion(schema, Budget()).coerce(value, strings=True)
+        assert repr(found) == repr(coerced), "1, 1.0 and True are equal"
+        assert Coercion(schema, Budget(0)).coerce(value, strings=True) is value, "the budget is spent"
+    for schema, value in LEFT:
+        assert Coercion(schema, Budget()).coerce(value, strings=True) is value
+    assert repr(Coercion(NUMBERS, Budget()).coerce(["1", 2.0], strings=False)) == "['1', 2]"
+
+
+@pytest.mark.parametrize(
+    ("schema", "kinds"),
+    [
+        ({}, EVERY), (True, EVERY), (False, set()), (WORD, {"string"}), ({"type": "number"}, {"number", "integer"}),
+        ({"type": ["array", "null"]}, {"array", "null"}), ({"const": {}}, {"object"}), ({"enum": [1]}, {"integer"}),
+        ({"type": "string", "enum": [1, "a"]}, {"string"}), ({"anyOf": [WHOLE, WORD]}, {"integer", "string"}),
+        ({"allOf": [{"type": ["integer", "null"]}, WHOLE]}, {"integer"}), ({"oneOf": [TRUTH, False]}, {"boolean"}),
+        ({"$ref": "#/$defs/again"}, {"integer"}), ({"$ref": "#/$defs/none"}, EVERY),
+    ],
+)  # fmt: skip
+def test_the_kinds_that_a_property_accepts(schema: Any, kinds: set[str]) -> None:
+    assert Coercion({**DEFINED, "properties": {"x": schema}}, Budget()).kinds("x") == kinds
 
 
 @dataclass
@@ -165,7 +208,15 @@ class Father(pydantic.BaseModel):
     kids: "list[Mother] | list[Father]" = []
 
 
-@pytest.mark.parametrize("model", [Branch, Pair, Mother, Father])
+class Knot(pydantic.BaseModel):
+    kids: "Bundle | Knot | None" = None
+
+
+Bundle = TypeAliasType("Bundle", "list[Bundle] | Knot")
+Knot.model_rebuild()
+
+
+@pytest.mark.parametrize("model", [Branch, Pair, Mother, Father, Knot])
 def test_models_that_pydantic_would_try_again_and_again_are_refused(model: Any) -> None:
     with pytest.raises(SetupError, match=r'parameter x: a union of pydantic models .* Field\(discriminator="…"\)'):
         compiled(model)

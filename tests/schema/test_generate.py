@@ -1,6 +1,7 @@
 """The JSON Schema of types and constraints, as hosts see it."""
 
 import dataclasses
+import datetime
 import enum
 import re
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from msgspec import NODEFAULT
 from typing_extensions import Doc, TypeAliasType
 
-from argument_types import Json, Node, Place, schema_for
+from argument_types import Circle, Json, Node, Place, Square, schema_for
 from dovetail.errors import SetupError
 from dovetail.schema.constraints import Constraints, Field, default_of, read_metadata
 from stable_ids import stable
@@ -125,6 +126,9 @@ OPTIONAL = {
             {"anyOf": [{"type": "string", "const": "a"}, {"type": "null"}], **NOTED},
         ),
         (Annotated[bytes, Field(max_length=4)], {"type": "string", "contentEncoding": "base64", "maxLength": 8}),
+        (Annotated[datetime.datetime, msgspec.Meta(tz=True)], STRING | {"format": "date-time"}),
+        (Annotated[datetime.datetime, msgspec.Meta(tz=False)], STRING),
+        (list[Annotated[datetime.time, msgspec.Meta(tz=False)]], {"type": "array", "items": STRING}),
         (Annotated[str, Field(format="email", extra={"x-a": 1})], {"type": "string", "format": "email", "x-a": 1}),
     ],
     ids=stable,
@@ -180,6 +184,29 @@ def test_pydantic_models_bring_their_own_schema() -> None:
     assert "title" not in found.keys() | found["$defs"]["Model"].keys()
 
 
+DISCRIMINATOR = pydantic.Field(discriminator="kind")
+CHECKED = pydantic.AfterValidator(lambda value: value)
+CIRCLE = record(["kind", "radius"], kind=STRING | {"const": "circle"}, radius={"type": "number"})
+SQUARE = record(["kind", "side"], kind=STRING | {"const": "square"}, side={"type": "number"})
+SHAPES, NULL = [CIRCLE, SQUARE], {"type": "null"}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [
+        (Circle | Square | None, {"anyOf": [*SHAPES, NULL]}),
+        (Annotated[Circle | Square, DISCRIMINATOR], {"oneOf": SHAPES}),
+        (Annotated[Circle | Square | None, DISCRIMINATOR], {"anyOf": [{"oneOf": SHAPES}, NULL]}),
+        (Annotated[Circle | None, CHECKED], {"anyOf": [CIRCLE, NULL]}),
+        (Annotated[Annotated[Circle, CHECKED] | Square, CHECKED], {"anyOf": SHAPES}),
+        (Circle | Square | Annotated[int, Field(ge=1)], {"anyOf": [*SHAPES, {"type": "integer", "minimum": 1}]}),
+    ],
+    ids=stable,
+)
+def test_unions_with_pydantic_models(annotation: Any, expected: dict[str, Any]) -> None:
+    assert schema(annotation) == expected
+
+
 def test_two_classes_of_one_name() -> None:
     def first() -> Any:
         @dataclasses.dataclass
@@ -233,7 +260,13 @@ def _wide(depth: int) -> Any:
 @pytest.mark.parametrize(
     ("annotation", "words"),
     [
-        (Plain, "Plain has no JSON form"), (Tuples, "use strings or numbers"), (Empty, "has no members"),
+        (Plain, "Plain has no JSON form"),
+        *((types.new_class("Own", bases), "Own has no JSON form") for bases in ((tuple,), (dict,), (list,), (str,))),
+        (type("Own", (), {"_field_defaults": {}, "__required_keys__": ()}), "Own has no JSON form"),
+        (Annotated[Circle | int, CHECKED], "AfterValidator"),
+        (Annotated[Circle | Square | int, DISCRIMINATOR], "discriminator"),
+        (Annotated[datetime.date, msgspec.Meta(tz=False)], "tz can't constrain this type"),
+        (Tuples, "use strings or numbers"), (Empty, "has no members"),
         (dict[float, int], "can't be the key"), (set[list[int]], "use a list"), (frozenset[Point], "use a list"),
         (set[Point2], "use a list"), (Annotated[str, Field(pattern="(")], "pattern"),
         (Annotated[str, Field(examples=[object()])], "examples"),

@@ -178,6 +178,7 @@ def test_formats_are_checked(name: str) -> None:
         ({"type": "objekt"}, 'type is "objekt"'),
         ({"properties": {"a": {"minimum": "x"}}}, 'properties.a.minimum is "x"'),
         ({"required": "a"}, 'required is "a"'),
+        ({**D4, "exclusiveMinimum": True}, '"minimum"'),
         ({"pattern": "("}, 'pattern "("'),
         ([], "not list"),
         ({"const": object()}, "no JSON"),
@@ -195,6 +196,21 @@ def test_formats_are_checked(name: str) -> None:
 )
 def test_not_a_schema(schema: Any, part: str) -> None:
     assert part in refused(schema)
+    assert "\n" not in refused(schema)
+
+
+OF_LISTS = {"allOf", "anyOf", "oneOf", "prefixItems"}
+OF_NAMES = {"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"}
+OF_ONE = {"not", "if", "then", "else", "contains", "items", "additionalItems", "unevaluatedItems", "contentSchema"}
+OF_ONE |= {"propertyNames", "additionalProperties", "unevaluatedProperties"}
+
+
+@pytest.mark.parametrize("keyword", sorted(OF_LISTS | OF_NAMES | OF_ONE))
+def test_references_are_checked_under_every_keyword(keyword: str) -> None:
+    lost: Any = {"$ref": "#/$defs/nowhere"}
+    inner = [lost] if keyword in OF_LISTS else {"a": lost} if keyword in OF_NAMES else lost
+    assert "leads nowhere" in refused({keyword: inner})
+    assert Validator({"const": {keyword: inner}}, where="tool").is_valid({keyword: inner})
 
 
 @pytest.mark.rule("JS-1", "JS-2", "JS-3")
@@ -401,6 +417,13 @@ def test_the_limits_can_be_set() -> None:
     validator = Validator(schema, where="tool", limits=SchemaLimits(depth=3, subschemas=3, paths=3, instance_depth=1))
     assert validator.is_valid({"a": 1})
     assert validator.problems({"a": {}})[0].startswith("arguments: is nested deeper than 1 levels")
+
+
+@pytest.mark.rule("JS-8")
+def test_a_schema_may_have_a_million_bytes() -> None:
+    spare = 1_000_000 - len('{"title":""}')
+    assert Validator({"title": "x" * spare}, where="tool").is_valid(1)
+    assert "at most 1,000,000 bytes" in refused({"title": "x" * (spare + 1)})
 
 
 @pytest.mark.long
