@@ -411,6 +411,67 @@ async def test_an_end_that_fails_fails_the_call(style: str) -> None:
 # ── cancellation and timeouts ──
 
 
+@pytest.mark.parametrize("with_generator", [False, True])
+async def test_no_dependency_begins_after_its_call_has_ended(with_generator: bool) -> None:
+    server, events, may_go_on = Server("shop", version="1"), list[str](), threading.Event()
+
+    def slow() -> None:
+        may_go_on.wait(20)
+
+    def charge(slow: Annotated[None, Depends(slow)]) -> None:
+        events.append("charged")
+
+    def generator() -> Iterator[None]:
+        yield
+
+    extra = generator if with_generator else lambda: None
+
+    @server.tool(timeout=0.05)
+    def tool(charge: Annotated[None, Depends(charge)], extra: Annotated[None, Depends(extra)]) -> None:
+        events.append("called")
+
+    async with Client(server) as client, asyncio.timeout(20):
+        assert (await client.call_tool("tool", raise_on_error=False)).is_error
+        assert server.engine.threads.stuck == 1
+        may_go_on.set()
+        await until(lambda: server.engine.threads.stuck == 0)
+    assert events == []
+
+
+def exits() -> Any:
+    """An `async def` behind a plain decorator."""
+
+    async def stop() -> None:
+        raise SystemExit(3)
+
+    return stop()
+
+
+async def needs_thread(ready: Annotated[None, Depends(lambda: None)]) -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("dependency", [exits, needs_thread])
+async def test_an_exit_in_a_dependency_ends_no_server(dependency: Callable[..., Any]) -> None:
+    server = Server("shop", version="1")
+
+    @server.tool
+    def tool(never: Annotated[None, Depends(dependency)]) -> str:
+        return "called"
+
+    @server.tool
+    def waits(ctx: Context) -> None:
+        ctx.wait(exits())
+
+    @server.tool
+    async def steps(ctx: Context) -> None:
+        await ctx.step("exit", exits)
+
+    async with Client(server) as client:
+        for name in ("tool", "waits", "steps"):
+            assert (await client.call_tool(name, raise_on_error=False)).is_error
+
+
 @pytest.mark.parametrize("way", ["cancelled", "timeout"])
 @pytest.mark.parametrize("style", ["async", "thread"])
 async def test_a_call_that_is_stopped_is_cleaned_up(style: str, way: str) -> None:

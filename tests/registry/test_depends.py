@@ -96,7 +96,7 @@ class Pager:
     def __init__(self, size: int = 10, db: Session = Depends(open_session)) -> None:
         self.size, self.db = size, db
 
-    def __call__(self) -> "NotThere":  # type: ignore[name-defined]  # noqa: F821
+    def __call__(self, unknown: "NotThere" = None) -> "NotThere":  # type: ignore[name-defined]  # noqa: F821
         return f"{self.size} {self.db.name}"
 
     async def pages(self, *ignored: str, **options: str) -> str:

@@ -173,11 +173,10 @@ class ClientSession:
             try:
                 return await send(params)
             except errors.ConnectionLost as lost:
-                if not is_over():
-                    log.info("a call is made again: %s", lost)
-                    await asyncio.sleep(backoff.next_delay())
+                await asyncio.sleep(0.0 if is_over() else backoff.next_delay())
                 if is_over():
                     raise
+                log.info("a call is made again: %s", lost)
             params = {**params, "_meta": {**params["_meta"], **mark}}
         return await send(params)
 

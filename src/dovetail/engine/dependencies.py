@@ -110,8 +110,8 @@ class Scope(msgspec.Struct, eq=False):
             if type(value) is types.CoroutineType:  # an `async def` behind a decorator
                 value = wait_in_thread(value, loop)
             values[each.index] = value
-        if call_has_ended():
-            raise CallEnded
+            if call_has_ended():
+                raise CallEnded
         for name, index in self.fills:
             call.keywords[name] = values[index]
         value = call()

@@ -10,14 +10,13 @@ store still has all earlier ones, so the steps of a call are refused in another 
 """
 
 import asyncio
-import functools
 import hashlib
 import inspect
 import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from dovetail.engine.request_context import Checkpoint, InputNeeded, RequestContext, running_step
 from dovetail.engine.request_state import BadSeal, TooLarge
+from dovetail.engine.threads import as_coroutine
 from dovetail.errors import INVALID_PARAMS, ProtocolError, SetupError, ToolError, UrlElicitationRequired
 from dovetail.protocol import jsonrpc, request_state
 from dovetail.protocol.capabilities import require_client_support
@@ -326,7 +326,9 @@ class Steps(msgspec.Struct, eq=False):
             await asyncio.wait(self._running)
 
     async def _run(self, name: str, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
-        call = functools.partial(self._call, name, function, in_thread)
+        def call() -> Coroutine[Any, Any, Any]:
+            return as_coroutine(self._call(name, function, in_thread))
+
         if self._previous is None:
             result = _encode_result(name, await call())
         else:

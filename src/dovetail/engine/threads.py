@@ -421,7 +421,10 @@ def wait_in_thread(awaitable: Awaitable[T], loop: asyncio.AbstractEventLoop, *, 
 
 
 async def as_coroutine(awaitable: Awaitable[T]) -> T:
-    return await awaitable
+    try:
+        return await awaitable
+    except (SystemExit, KeyboardInterrupt) as failure:  # which would end the loop, from a task of their own
+        raise RuntimeError(f"raised {type(failure).__name__}") from failure
 
 
 @contextmanager

@@ -68,16 +68,11 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
         found: list[Dependency] = []
         shared: dict[Hashable, int] = {}
         fills = tuple((name, _add(node, found, shared)) for name, node in nodes.items())
+        early = tuple(each for each in found if each.is_early)
         late = tuple(each for each in found if not each.is_early)
-        return cls(
-            nodes=nodes,
-            dependencies=tuple(found),
-            early=tuple(each for each in found if each.is_early),
-            late=late,
-            fills=fills,
-            is_plain=not any(each.node.is_async or each.node.is_generator for each in late),
-            takes_context=any(each.node.context_names for each in found),
-        )
+        takes_context = any(each.node.context_names for each in found)
+        is_plain = not any(each.node.is_async or each.node.is_generator for each in late)
+        return cls(nodes, tuple(found), early, late, fills, takes_context, is_plain)
 
 
 def _add(node: Node, found: list[Dependency], shared: dict[Hashable, int]) -> int:

@@ -6,7 +6,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import msgspec
@@ -180,7 +180,9 @@ def read_signature(
             continue
         here = f"{where}, parameter {declared.name}"
         _refuse_kind(declared, inner, here)
-        annotation = namespace.resolve(declared.annotation, here)
+        annotation: Any = declared.empty  # of a class of another library, which does without the parameter
+        with suppress(SetupError) if chain and declared.default is not declared.empty else nullcontext():
+            annotation = namespace.resolve(declared.annotation, here)
         if found := _find_depends(annotation, declared.default, here):
             read.depends[declared.name] = registry.dependencies.read_depends(found, annotation, here, injectable, chain)
         elif injectable is not None and _is_injected(annotation, injectable, here):

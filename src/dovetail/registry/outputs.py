@@ -166,8 +166,7 @@ def bound_result(shape: ToResult, limit: int, name: str, value: Any) -> ToolResu
     notice = f"\n[Cut: this text has {total} bytes, and {limit} are allowed.]"
     if (rest := limit - others - len(notice)) < 0:
         raise ToolError(f"The result of {name} is too long: it has {others + total} bytes, and {limit} are allowed")
-    content = tuple(_cut(result.content, rest, notice))
-    return msgspec.structs.replace(result, content=content)
+    return msgspec.structs.replace(result, content=tuple(_cut(result.content, rest, notice)))
 
 
 def _cut(content: Sequence[Content], rest: int, notice: str) -> Iterator[Content]:
