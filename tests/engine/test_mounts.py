@@ -996,5 +996,3 @@ async def test_problems_name_the_tool_as_the_client_knows_it() -> None:
     async with connected(server) as client:
         refused = await client.call_tool("calendar_search", {"query": 1}, raise_on_error=False)
         assert refused.text.startswith("Invalid arguments for calendar_search:\n- query: ")
-    with pytest.raises(SetupError, match="its ToolTransform changes nothing"):
-        server.mount(calendar("other"), "other", transforms={"add": ToolTransform(name="add")})
