@@ -816,7 +816,7 @@ def test_what_is_disabled_at_the_parent_goes_with_its_mount_and_keeps_its_name_u
     with pytest.raises(SetupError, match=r"the tool 'add' of 'other' would be 'add' here, as one of 'calendar' is"):
         server.mount(calendar("other"), only=["add"])
     server.unmount(child)
-    with pytest.raises(SetupError, match="there is no tool, resource, template or prompt 'add'"):
+    with pytest.raises(SetupError, match="nothing has the name or URI 'add'"):
         server.enable(names="add")
 
 
