@@ -827,7 +827,7 @@ def test_what_is_disabled_at_the_parent_goes_with_its_mount_and_keeps_its_name_u
     with pytest.raises(SetupError, match=r"the tool 'add' of 'other' would be 'add' here, as one of 'calendar' is"):
         server.mount(calendar("other"), only=["add"])
     server.unmount(child)
-    with pytest.raises(SetupError, match="there is no tool, resource, template or prompt 'add'"):
+    with pytest.raises(SetupError, match="nothing has the name or URI 'add'"):
         server.enable(names="add")
 
 
@@ -1007,5 +1007,3 @@ async def test_problems_name_the_tool_as_the_client_knows_it() -> None:
     async with connected(server) as client:
         refused = await client.call_tool("calendar_search", {"query": 1}, raise_on_error=False)
         assert refused.text.startswith("Invalid arguments for calendar_search:\n- query: ")
-    with pytest.raises(SetupError, match="its ToolTransform changes nothing"):
-        server.mount(calendar("other"), "other", transforms={"add": ToolTransform(name="add")})

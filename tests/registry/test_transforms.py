@@ -64,16 +64,12 @@ def search(
 
 FIND = ToolTransform(
     name="find",
-    title="Find",
     description="Find books.",
-    tags={"library", "books"},
-    annotations={"readOnlyHint": True},
-    meta={"example.org/a": 1},
     arguments={
         "q": ArgTransform(name="query", description="Words to look for"),
         "key": ArgTransform(hide=True, default=SECRET),
         "limit": ArgTransform(default=3),
-        "sort": ArgTransform(name="order", required=True),
+        "sort": ArgTransform(name="order"),
     },
 )
 
@@ -120,9 +116,9 @@ async def test_clients_see_and_use_the_new_names(revision: str) -> None:
                     "type": "string", "minLength": 2, "x-mcp-header": "Query", "description": "Words to look for",
                 },
                 "limit": {"type": "integer", "default": 3},
-                "order": {"type": "string", "enum": ["up", "down"]},
+                "order": {"type": "string", "enum": ["up", "down"], "default": "up"},
             },
-            "required": ["query", "order"],
+            "required": ["query"],
             "additionalProperties": False,
         }  # fmt: skip
         assert (await client.call_tool("find", {"query": "sand", "order": "down"})).data == "sand 3 down 15"
@@ -131,31 +127,13 @@ async def test_clients_see_and_use_the_new_names(revision: str) -> None:
             await client.call_tool("search", {"q": "sand"})
 
 
-async def test_titles_annotations_meta_and_tags_are_laid_over_those_of_the_tool() -> None:
+async def test_what_is_not_given_stays() -> None:
     server = new_server()
-    server.add_tool(
-        search, title="Search", tags=["old"], meta={"example.org/b": 2}, annotations={"openWorldHint": False},
-        transform=FIND,
-    )  # fmt: skip
-    server.add_tool(search, name="other", tags=["old"], transform=ToolTransform(title="Other"))
+    server.add_tool(search, title="Search", tags=["old"], annotations={"openWorldHint": False}, transform=FIND)
     async with Wire(server, MODERN) as wire:
-        find, other = (await wire.ask("tools/list"))["tools"]
-    assert find["title"] == "Find"
-    assert find["annotations"] == {"readOnlyHint": True, "openWorldHint": False}
-    assert find["_meta"] == {"example.org/a": 1, "example.org/b": 2, "dovetail/tags": ["books", "library"]}
-    assert (other["title"], other["description"], other["_meta"]) == (
-        "Other",
-        "Find things.",
-        {"dovetail/tags": ["old"]},
-    )
-    assert "annotations" not in other
-
-
-async def test_tags_can_be_removed() -> None:
-    server = new_server()
-    server.add_tool(search, tags=["old"], transform=ToolTransform(tags=[]))
-    async with Wire(server, MODERN) as wire:
-        assert "_meta" not in (await wire.ask("tools/list"))["tools"][0]
+        (tool,) = (await wire.ask("tools/list"))["tools"]
+    assert (tool["title"], tool["annotations"]) == ("Search", {"openWorldHint": False})
+    assert tool["_meta"] == {"dovetail/tags": ["old"]}
 
 
 def test_a_broken_schema_of_another_server_is_refused() -> None:
@@ -194,7 +172,6 @@ def test_registries_take_transforms_too() -> None:
     tool = registry.register_tool("old", "d", schema, lambda a: a, transform=transform)
     assert registry.get_tool("new") is tool
     assert tool.decode(b'{"b": 1}') == {"a": 1}
-    assert tool.rewriter is None  # its function is called by this server, and gets what `decode` gives
 
 
 def test_definitions_that_only_a_hidden_argument_needs_are_left_out() -> None:
@@ -237,9 +214,27 @@ def test_models_dates_and_nested_values_are_decoded_by_their_types() -> None:
     }  # fmt: skip
     assert tool.rewriter is not None
     assert read(tool.rewriter.rewrite(given))["at"] == "2026-07-28T09:30:00"
-    assert problems(lambda: tool.decode(b'{"crate": {"width": 2, "label": "A"}, "when": "2026-02-30"}')) == [
-        "when: must be a date such as 2026-07-28, got \"2026-02-30\"", 'crate.label: must not shout, got "A"',
-    ]  # fmt: skip
+    for bad, line in {
+        '{"crate": {"width": 2}, "when": "2026-02-30"}': 'when: must be a date such as 2026-07-28, got "2026-02-30"',
+        '{"crate": {"width": 2, "label": "A"}, "when": "2026-02-03"}': 'crate.label: must not shout, got "A"',
+    }.items():
+        assert problems(lambda bad=bad: tool.decode(bad.encode())) == [line]
+
+
+def test_a_problem_that_clients_cannot_know_of_is_told_without_names_and_values() -> None:
+    def pack(day: datetime.date, key: str) -> str:
+        return f"{day} {key}"
+
+    def refuse(raw: bytes | msgspec.Raw) -> dict[str, Any]:
+        raise ArgumentError("pack", [f'key: must not be "{SECRET}"', "arguments: use day or key"])
+
+    picky = msgspec.structs.replace(compile_tool(pack, {}), decode=refuse)
+    change = ToolTransform(name="t", arguments={"key": ArgTransform(hide=True, default="abc")})
+    with pytest.raises(SetupError, match="'key': its default does not fit"):
+        transform_tool(picky, change, "here")
+    picky = msgspec.structs.replace(picky, decode=lambda raw: refuse(raw) if b"day" in raw else {})
+    tool = transform_tool(picky, change, "here")
+    assert problems(lambda: tool.decode(b'{"day": "2026-02-03"}')) == ["arguments: does not fit the schema"]
 
 
 def test_every_call_gets_its_own_copy_of_a_hidden_value() -> None:
@@ -296,9 +291,10 @@ async def test_raw_schemas_get_their_defaults_and_hidden_values() -> None:
             "type": "object",
             "properties": {"z": {"description": "Any"}, "b": {"type": "string", "default": "x"}},
             "required": ["z"],
+            "additionalProperties": False,
         }
-        assert (await client.call_tool("echo", {"z": None, "more": 1})).data == {"a": None, "b": "x", "c": 9, "more": 1}
-        for name in ("a", "c"):  # unknown names may be sent, but not these
+        assert (await client.call_tool("echo", {"z": None})).data == {"a": None, "b": "x", "c": 9}
+        for name in ("a", "c", "more"):
             with pytest.raises(ToolError, match=rf"- {name}: unknown argument \(known: z, b\)"):
                 await client.call_tool("echo", {"z": 1, name: 1})
 
@@ -317,7 +313,7 @@ async def test_a_long_result_and_a_failure_name_the_new_tool() -> None:
 # ── what is told to clients ──
 
 BAD = [
-    ({}, ["query: required, but missing", "order: required, but missing"]),
+    ({}, ["query: required, but missing"]),
     ({"query": "a", "order": "up"}, ["query: must have at least 2 characters, has 1"]),
     ({"query": 1, "order": "left"}, ["query: expected a string, got the integer 1", "order: "]),
     ({"query": "ab", "order": "up", "q": "cd"}, ["q: unknown argument (known: query, limit, order)"]),
@@ -356,15 +352,31 @@ def test_large_arguments_are_refused_without_hidden_names() -> None:
     (first, *_) = problems(lambda: tool.decode(raw))
     assert first.startswith(("most: expected an integer", "arguments: does not fit"))
     for line in problems(lambda: tool.decode(json.dumps({"q": "x" * 100_000, "key": "a"}).encode())):
-        assert line.startswith(("key: unknown argument (known: q, most, sort)", "arguments: there may be more"))
+        assert line.startswith(("arguments: does not fit the schema", "arguments: there may be more"))
 
 
-@pytest.mark.parametrize("raw", [b"[]", b'"a"', b"{", b'{"q": \xff}', b"[" * 2_000])
-def test_what_is_no_object_is_refused(raw: bytes) -> None:
+@pytest.mark.parametrize(
+    ("raw", "line"),
+    [
+        (b"[]", "arguments: expected an object, got an array"),
+        (b'"a"', 'arguments: expected an object, got the string "a"'),
+        (b"{", "arguments: not valid JSON in UTF-8"),
+        (b'{"q": \xff}', "arguments: not valid JSON in UTF-8"),
+        (b"[" * 2_000, "arguments: nested too deeply"),
+    ],
+)
+def test_what_is_no_object_is_refused(raw: bytes, line: str) -> None:
     tool = changed(limit=ArgTransform(name="most"))
     assert tool.rewriter is not None
-    assert problems(lambda: tool.decode(raw)) == ["arguments: expected an object"]
-    assert problems(lambda: tool.rewriter.rewrite(raw)) == ["arguments: expected an object"]
+    assert problems(lambda: tool.decode(raw)) == [line]
+    assert problems(lambda: tool.rewriter.rewrite(raw)) == [line]
+
+
+def test_a_strict_tool_stays_strict() -> None:
+    strict = compile_tool(search, {}, lenient=False)
+    tool = transform_tool(strict, ToolTransform(name="t", arguments={"limit": ArgTransform(name="most")}), "here")
+    given = b'{"q": "ab", "key": "k", "most": "7"}'
+    assert problems(lambda: tool.decode(given)) == ['most: expected an integer, got the string "7"']
 
 
 def test_null_means_no_arguments() -> None:
@@ -403,10 +415,10 @@ def test_rewritten_arguments_are_checked_even_if_the_tool_checks_nothing() -> No
     arguments = {"a": ArgTransform(name="b"), "k": ArgTransform(hide=True, default=SECRET)}
     rewriter = transform_tool(forwarded, ToolTransform(name="t", arguments=arguments), "here").rewriter
     assert rewriter is not None
-    assert read(rewriter.rewrite(b'{"b": 1, "more": [1.50]}')) == {"a": 1, "k": SECRET, "more": [1.5]}
+    assert read(rewriter.rewrite(b'{"b": 1}')) == {"a": 1, "k": SECRET}
     assert read(rewriter.rewrite(b'{"b": "2"}')) == {"a": 2, "k": SECRET}
     assert problems(lambda: rewriter.rewrite(b'{"b": "x"}')) == ['b: expected an integer, got the string "x"']
-    assert problems(lambda: rewriter.rewrite(b'{"b": 1e999}')) == ["arguments: does not fit the schema"]
+    assert problems(lambda: rewriter.rewrite(b'{"b": 1e999}')) == ["arguments: hold too large a number"]
     assert problems(lambda: rewriter.rewrite(b'{"b": 1, "k": "mine"}')) == ["k: unknown argument (known: b)"]
 
 
@@ -435,17 +447,17 @@ DEFS = {"List": {"type": "array", "items": {"type": "integer"}}}
 
 @given(
     st.dictionaries(NAMES, PARTS, min_size=1), st.sets(NAMES), st.permutations("abcdef"),
-    st.dictionaries(NAMES, VALUES), st.booleans(),
+    st.dictionaries(NAMES, VALUES),
 )  # fmt: skip
 def test_renaming_arguments_and_back_accepts_the_same(
-    parts: dict[str, Any], needed: set[str], order: list[str], value: dict[str, Any], closed: bool
+    parts: dict[str, Any], needed: set[str], order: list[str], value: dict[str, Any]
 ) -> None:
     required = sorted(needed & parts.keys())
     schema = {
         "type": "object",
         "properties": parts,
         "required": required,
-        "additionalProperties": not closed,
+        "additionalProperties": False,
         "$defs": DEFS,
     }
     plain = compile_tool(lambda arguments: arguments, {"name": "t", "input_schema": schema})
@@ -455,7 +467,7 @@ def test_renaming_arguments_and_back_accepts_the_same(
     back = ToolTransform(name="t", arguments={name: ArgTransform(name=own) for own, name in new.items()})
     once = transform_tool(plain, forward, "here")
     twice = transform_tool(once, back, "here")
-    assert msgspec.json.decode(msgspec.json.encode(twice.input_schema), type=dict) | {"required": required} == schema
+    assert {"required": [], "$defs": DEFS, **twice.input_schema} == schema
 
     def outcome(tool: Tool, arguments: dict[str, Any]) -> Any:
         try:
@@ -471,18 +483,7 @@ def test_renaming_arguments_and_back_accepts_the_same(
 # ── what is refused ──
 
 REFUSED: list[tuple[Callable[[], ToolTransform], str]] = [
-    (lambda: ToolTransform(), "tool search .*changes nothing"),
-    (lambda: ToolTransform(name="search"), "tool search .*changes nothing"),
-    (lambda: ToolTransform(arguments={}), "changes nothing"),
-    (lambda: ToolTransform(arguments={"q": ArgTransform()}), "search.*argument 'q': its ArgTransform changes nothing"),
-    (lambda: ToolTransform(nam="x"), r"ToolTransform: unknown options nam \(did you mean name\?\)"),  # type: ignore[call-arg]
-    (lambda: ToolTransform(arguments={"q": ArgTransform(hidden=True)}), r"ArgTransform: unknown options hidden \(did"),  # type: ignore[call-arg]
-    (lambda: ToolTransform(arguments=[1]), "arguments=.*must be a dict"),  # type: ignore[arg-type]
     (lambda: ToolTransform(arguments={"q": "query"}), "argument 'q': its change is no ArgTransform"),  # type: ignore[dict-item]
-    (
-        lambda: ToolTransform(arguments={"limits": ArgTransform(hide=True)}),
-        r"'limits': the tool has no .*\(did you mean limit\?\)",
-    ),
     (lambda: ToolTransform(arguments={"zzz": ArgTransform(hide=True)}), "'zzz': .*; it has q, key, limit, sort"),
     (
         lambda: ToolTransform(arguments={"q": ArgTransform(name="x"), "key": ArgTransform(name="x")}),
@@ -490,26 +491,17 @@ REFUSED: list[tuple[Callable[[], ToolTransform], str]] = [
     ),
     (
         lambda: ToolTransform(arguments={"q": ArgTransform(name="limit")}),
-        "'q': the name 'limit' is taken by the argument 'limit'",
-    ),
-    (
-        lambda: ToolTransform(arguments={"q": ArgTransform(name="limit"), "limit": ArgTransform(hide=True)}),
-        "'limit' is taken",
-    ),
-    (
-        lambda: ToolTransform(arguments={"q": ArgTransform(name="a b")}),
-        "'q': the name 'a b' is not allowed; use 1 to 64",
+        "'limit': the name 'limit' is taken by the argument 'q'",
     ),
     (lambda: ToolTransform(arguments={"q": ArgTransform(hide=True)}), "'q': it is required; hide it with default="),
     (
         lambda: ToolTransform(arguments={"limit": ArgTransform(hide=True, name="x")}),
-        "'limit': clients see no name= of a hidden",
+        "'limit': clients see no name= or description= of a hidden",
     ),
     (
         lambda: ToolTransform(arguments={"limit": ArgTransform(hide=True, description="x")}),
-        "clients see no description=",
+        "clients see no name= or description=",
     ),
-    (lambda: ToolTransform(arguments={"limit": ArgTransform(hide=True, required=True)}), "clients see no required="),
     (
         lambda: ToolTransform(arguments={"limit": ArgTransform(hide=True, default=SECRET)}),
         "'limit': its default does not fit; it takes .*integer",
@@ -520,15 +512,7 @@ REFUSED: list[tuple[Callable[[], ToolTransform], str]] = [
         "'q': its default does not fit; it takes .*minLength",
     ),
     (lambda: ToolTransform(arguments={"q": ArgTransform(default=object())}), "'q': its default does not fit"),
-    (lambda: ToolTransform(arguments={"q": ArgTransform(required=False)}), "'q': required=False needs default="),
-    (
-        lambda: ToolTransform(arguments={"q": ArgTransform(required=True, default="abc")}),
-        "'q': with required=True there is no use",
-    ),
-    (lambda: ToolTransform(arguments={"q": ArgTransform(required="yes")}), "required='yes' is not possible"),  # type: ignore[arg-type]
     (lambda: ToolTransform(name="a tool"), "tool search .*the name 'a tool' is not allowed"),
-    (lambda: ToolTransform(name=5), "name=5 is not possible"),  # type: ignore[arg-type]
-    (lambda: ToolTransform(annotations={"readonly": True}), "annotations has unknown keys"),
     (lambda: {"name": "x"}, r"transform=.* is not possible; write ToolTransform\("),  # type: ignore[return-value, arg-type]
 ]
 

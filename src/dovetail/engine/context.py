@@ -264,12 +264,12 @@ class Context:
         return self._run(self._change_rules(session, self._served.visibility_rules(where, options)))
 
     async def _change_rules(self, session: SessionAccess, new: Rules) -> None:
-        extended, before = registry.visibility.extended, session.record.rules
+        extended = registry.visibility.extended
         await session.change(lambda record: record.replace(rules=extended(record.rules, new, of_session=True)))
         self._context.request.session = record = session.record
-        for kind in self._served.lists_that_differ(before, record.rules):
-            if kind in record.announced and self._context.channel is not None:
-                await self._context.channel.notify(jsonrpc.notification(Change(kind).method))
+        if (channel := self._context.channel) is not None:
+            for kind in sorted(record.announced):
+                await channel.notify(jsonrpc.notification(f"notifications/{kind}/list_changed"))
 
     # ── the connection ──
 

@@ -133,15 +133,6 @@ class Engine:
         for catalog, _ in self._catalogs():
             catalog.set_visibility(rules)
 
-    def lists_that_differ(self, before: Rules, after: Rules) -> list[ChangeKind]:
-        """The lists that a session sees in another way with other rules of its own."""
-        found = [
-            kind
-            for each, kind in self._catalogs()
-            if each.snapshot_for(before).numbers != each.snapshot_for(after).numbers
-        ]
-        return list(dict.fromkeys(found))
-
     def on_refresh(self, function: Callable[[], Any]) -> None:
         self.open_refresher().add(function)
 

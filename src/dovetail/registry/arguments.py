@@ -32,7 +32,7 @@ _MUTABLE = (list, dict, set, bytearray, collections.deque)  # each call gets its
 _decode_any = msgspec.json.Decoder().decode
 
 
-class _LenientDecoder:
+class LenientDecoder:
     """The second, lenient decoding of arguments that did not fit, and the explanation if they still do not fit."""
 
     subject: str
@@ -76,7 +76,7 @@ class _LenientDecoder:
             raise ArgumentError(self.subject, ["arguments: nested too deeply"]) from None
 
 
-class Arguments(_LenientDecoder):
+class Arguments(LenientDecoder):
     """Decodes the arguments of one function, by the types of its parameters."""
 
     by_name = True
@@ -181,7 +181,7 @@ def _struct(info: FunctionInfo, types: Mapping[str, Any]) -> Any:
     return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
 
 
-class RawArguments(_LenientDecoder):
+class RawArguments(LenientDecoder):
     """Decodes arguments by a JSON Schema that the author wrote; clients get it unchanged."""
 
     def __init__(self, schema: Mapping[str, Any], *, where: str, info: FunctionInfo, lenient: bool = True) -> None:

@@ -131,16 +131,13 @@ class Catalog(Generic[T]):
     def _put(self, items: Mapping[str, T]) -> None:
         """Put items where the rules say; at no time is one missing that stays enabled."""
         for name, item in items.items():
-            enabled = not self.rules or self._is_enabled(item)
+            enabled = not self.rules or registry.visibility.is_enabled(self.rules, item)
             here, there = (self._items, self._disabled) if enabled else (self._disabled, self._items)
             here[name] = item
             there.pop(name, None)
 
     def _place_of(self, name: str) -> dict[str, T]:
         return self._items if name in self._items else self._disabled
-
-    def _is_enabled(self, item: T) -> bool:
-        return registry.visibility.is_enabled(self.rules, item)
 
     def set_visibility(self, new: Rules) -> None:
         """Add rules, which hold for later items too."""

@@ -61,6 +61,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     decode: Callable[[bytes | Raw], dict[str, Any]]
     to_result: Callable[[Any], ToolResult]
     label: str  # for the log
+    lenient: bool = True  # whether strings are taken for the values that they hold
     access: registration.AccessRule | None = None  # None: every caller may call it
     requires: frozenset[str] = frozenset()
     is_limited: bool = False  # whether a call needs more than one of the server's slots
@@ -129,10 +130,11 @@ def compile_tool(
         headers = header_parameters(arguments.schema)
     except SetupError as problem:
         raise SetupError(f"{info.where}: {problem}") from None
+    arguments.subject = shown = getattr(transform, "name", None) or name  # as clients know it
     policy = options.get("output", "text" if options.get("structured_output") is False else output)
     output_schema, to_result = _compile_result(info, policy, options.get("output_schema"))
     if (most := options.get("max_result_bytes")) is not None:
-        to_result = functools.partial(bound_result, to_result, most, getattr(transform, "name", None) or name)
+        to_result = functools.partial(bound_result, to_result, most, shown)
     rates = registration.parse_rates(options["rate_limit"], info.where) if "rate_limit" in options else ()
     untrusted = options.get("untrusted_output", False)
     annotations = _annotations(options, info.where)
@@ -150,6 +152,7 @@ def compile_tool(
         decode=arguments.decode,
         to_result=mark_untrusted(to_result, untrusted) if untrusted else to_result,
         label=f"tool {name}",
+        lenient=lenient,
         access=registration.access_rule(options, info.where),
         requires=frozenset(options.get("requires", ())),
         is_limited=bool(rates) or options.get("max_concurrency") is not None or reuse is not None,
@@ -159,9 +162,7 @@ def compile_tool(
         choices=closed_choices(arguments.schema),
         route=reuse,
     )
-    if transform is None:
-        return tool
-    return msgspec.structs.replace(registry.transforms.transform_tool(tool, transform, info.where), rewriter=None)
+    return tool if transform is None else registry.transforms.transform_tool(tool, transform, info.where)
 
 
 def _reuse(options: ToolOptions, info: FunctionInfo, annotations: ToolAnnotations | None) -> registration.Reuse | None:

@@ -33,12 +33,8 @@ def _labels(item: Any) -> tuple[str, frozenset[str]]:
 
 def _fits(rule: VisibilityRule, name: str, tags: frozenset[str]) -> bool:
     return (not rule.tags or not tags.isdisjoint(rule.tags)) and (
-        not rule.names or any(_has_name(name, pattern) for pattern in rule.names)
+        not rule.names or any(name == pattern or fnmatchcase(name, pattern) for pattern in rule.names)
     )
-
-
-def _has_name(name: str, pattern: str) -> bool:
-    return name == pattern or fnmatchcase(name, pattern)
 
 
 def compile_rules(
@@ -49,19 +45,14 @@ def compile_rules(
     rule = VisibilityRule(enabled, texts(tags, f"{where}: tags"), texts(names, f"{where}: names"))
     if not rule.tags and not rule.names:
         raise SetupError(f'{where} needs tags= or names=; names="*" means all')
-    all_tags = sorted(frozenset[str]().union(*(each for _, each in known)))
-    for tag in rule.tags:
-        if tag not in all_tags:
-            raise SetupError(f"{where}: nothing has the tag {tag!r}{did_you_mean(tag, all_tags)}")
-    all_names = list(dict.fromkeys(name for name, _ in known))
-    for name in rule.names:
-        if not any(_has_name(each, name) for each in all_names):
-            problem = f"there is no tool, resource, template or prompt {name!r}"
-            raise SetupError(f"{where}: {problem}{did_you_mean(name, all_names)}")
+    parts = [("tag", tag, VisibilityRule(enabled, tags=(tag,))) for tag in rule.tags]
+    parts += [("name or URI", name, VisibilityRule(enabled, names=(name,))) for name in rule.names]
+    for kind, text, part in parts:
+        if not any(_fits(part, *labels) for labels in known):
+            near = did_you_mean(text, sorted({label for name, tags_ in known for label in (name, *tags_)}))
+            raise SetupError(f"{where}: nothing has the {kind} {text!r}{near}")
     if not any(_fits(rule, *labels) for labels in known):
-        raise SetupError(
-            f"{where}: nothing has both one of these tags and one of these names; use two calls for either"
-        )
+        raise SetupError(f"{where}: nothing has both one of the tags and one of the names; use two calls for either")
     return (VisibilityRule(False), rule) if only else (rule,)
 
 
