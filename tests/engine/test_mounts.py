@@ -698,6 +698,23 @@ async def test_a_lifespan_may_unmount_its_own_server() -> None:
         assert events == ["begins", "ends"]
 
 
+async def test_a_lifespan_that_unmounts_a_sibling_skips_no_other() -> None:
+    events: list[str] = []
+    server, first, last = new_server("desk"), with_lifespan("first", events), with_lifespan("last", events)
+
+    @asynccontextmanager
+    async def lifespan(child: Server) -> AsyncIterator[None]:
+        server.unmount(first)
+        yield
+
+    for child in (first, new_server("second", lifespan=lifespan), last):
+        server.mount(child, child.name)
+    async with connected(server):
+        assert "last begins" in events
+        await until(lambda: "first ends" in events)
+    assert sorted(events) == ["first begins", "first ends", "last begins", "last ends"]
+
+
 async def test_a_lifespan_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     @asynccontextmanager
     async def lifespan(server: Server) -> AsyncIterator[None]:

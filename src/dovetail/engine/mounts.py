@@ -223,11 +223,15 @@ class Mount:
 
     # ── the lifespan of the child ──
 
+    @property
+    def waits(self) -> bool:
+        """Whether the lifespan of the child has to be entered."""
+        return self.child is not None and self._loop is not asyncio.get_running_loop()
+
     async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self.child is not None and self._loop is not loop:
+        if self.waits:
             await self.child.start(self.given)
-            self._loop = loop
+            self._loop = asyncio.get_running_loop()
             if not self.is_active:  # it was unmounted meanwhile
                 await self.stop()
 
@@ -342,7 +346,8 @@ class Mounts:
         """Enter the lifespans of all children; raises what one of them raises."""
         self._background = set()
         try:
-            for mount in self._mounts:  # which may grow: a lifespan may mount others
+            # One after the other: a lifespan may mount others, and unmount any.
+            while (mount := next((each for each in self._mounts if each.waits), None)) is not None:
                 await mount.start()
         except BaseException:
             await self.stop()
