@@ -608,6 +608,96 @@ async def test_lists_are_brought_up_to_date_by_all_children_at_once(caplog: pyte
     assert "the lists of 'bad' could not be brought up to date" in caplog.text
 
 
+# ── the order of lists ──
+
+
+def fetching(name: str, gate: asyncio.Event, listed: list[str]) -> Server:
+    """A server whose tools are known when the gate opens, in the order that is listed then."""
+
+    async def before_list(context: RequestContext) -> None:
+        await gate.wait()
+        for each in [each for each in child.engine.tools.names() if each not in listed]:
+            child.remove_tool(each)
+        for each in listed:
+            if each not in child.engine.tools.names():
+                child.add_tool(lambda: "", name=each)
+
+    child = new_server(name, declare=["tools"])
+    child.engine.before_list.append(before_list)
+    return child
+
+
+@pytest.mark.parametrize("order", [("one", "two", "three"), ("three", "two", "one")])
+async def test_lists_are_in_the_order_of_mounting_whoever_answers_first(order: tuple[str, ...]) -> None:
+    gates = {name: asyncio.Event() for name in ("one", "two", "three")}
+    server = new_server("desk", declare=["tools"])
+    for name, gate in gates.items():
+        server.mount(fetching(name, gate, ["a", "b"]), name)
+    server.add_tool(lambda: "", name="own")
+
+    async def answer() -> None:
+        for name in order:
+            gates[name].set()
+            await asyncio.sleep(0.02)
+
+    async with connected(server) as client:
+        answering = asyncio.create_task(answer())
+        assert await names(client) == ["own", "one_a", "one_b", "two_a", "two_b", "three_a", "three_b"]
+        await answering
+        server.add_tool(lambda: "", name="late")
+        assert (await names(client))[:3] == ["own", "late", "one_a"]
+
+
+async def test_a_cursor_of_one_worker_is_right_at_another() -> None:
+    """Both have the same mounts now, but not the same past."""
+    workers = []
+    for past in (True, False):
+        server, listed = new_server("desk", page_size=2, secret=SECRET), ["a", "c"]
+        gone, calendar, notes = new_server("gone"), new_server("calendar"), ToolRegistry()
+        if past:
+            gone.add_tool(lambda: "", name="a")
+            server.mount(gone, "gone")
+        server.mount(Proxy(calendar), "calendar")
+        for name in listed if past else ["a", "b", "c"]:
+            calendar.add_tool(lambda: "", name=name)
+        server.mount(notes, "notes")
+        for name in ("x", "y", "z"):
+            notes.register_tool(name, name, {"type": "object"}, lambda: "")
+        if past:
+            server.unmount(gone)
+        workers.append((server, calendar))
+    async with AsyncExitStack() as stack:
+        wires = [await stack.enter_async_context(Wire(server, MODERN)) for server, _ in workers]
+        await wires[0].ask("tools/list")
+        workers[0][1].remove_tool("c")
+        for name in ("b", "c"):
+            workers[0][1].add_tool(lambda: "", name=name)
+        found: list[str] = []
+        cursor: dict[str, str] = {}
+        for turn in range(3):
+            await until(lambda: len(workers[0][0].engine.tools) == 6)
+            page = await wires[turn % 2].ask("tools/list", cursor)
+            found += [each["name"] for each in page["tools"]]
+            cursor = {"cursor": page.get("nextCursor", "")}
+        assert found == ["calendar_a", "calendar_b", "calendar_c", "notes_x", "notes_y", "notes_z"]
+        assert not cursor["cursor"]
+
+
+async def test_a_proxy_lists_in_the_order_of_its_backend() -> None:
+    backend = new_server("backend")
+    for name in ("a", "c"):
+        backend.add_tool(lambda: "", name=name)
+    proxy = Proxy(backend)
+    proxy.add_tool(lambda: "", name="own")
+    async with connected(proxy) as client:
+        assert await names(client) == ["own", "a", "c"]
+        backend.remove_tool("a")
+        backend.add_tool(lambda: "", name="b")
+        backend.add_tool(lambda: "new", name="a")
+        await until(lambda: len(proxy.engine.tools) == 4)
+        assert await names(client) == ["own", "c", "b", "a"]
+
+
 # ── lifespans ──
 
 

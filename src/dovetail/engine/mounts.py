@@ -28,7 +28,7 @@ from dovetail.protocol.results import CompleteResult, PromptResult, ReadResource
 from dovetail.protocol.session import EVERYTHING, Rules, VisibilityRule
 from dovetail.protocol.uri_template import normalize_escapes, normalize_uri
 from dovetail.registry import mounts as naming
-from dovetail.registry.catalog import Catalog
+from dovetail.registry.catalog import BACKEND_BLOCK, Catalog
 from dovetail.registry.mounts import Mounted
 from dovetail.registry.resources import Resource, Template
 from dovetail.registry.tools import Tool
@@ -94,6 +94,7 @@ class Mount:
         self._entries: dict[str, dict[str, Entry]] = {kind: {} for kind in self.sources}  # by keys of the child
         self._left_out: dict[str, set[str]] = {kind: set() for kind in self.sources}  # problems that were logged
         self._versions: dict[str, int] = {}
+        self._block = mounts.next_block  # of its items in the parent's lists
 
     @property
     def path(self) -> str:
@@ -127,13 +128,17 @@ class Mount:
     def _wanted(self, kind: str, *, strict: bool, again: bool) -> dict[str, Entry]:
         source, known, problems = self.sources[kind], self._entries[kind], set[str]()
         self._versions[kind] = source.version
-        wanted = {
+        kept = {
             own: entry
             for own, entry in known.items()
             if source.get(own) is entry.source and not (again and self._has_uris(entry.source))
         }
-        taken = {entry.key for entry in wanted.values()}
-        for own in [each for each in source.names() if each not in wanted]:
+        taken = {entry.key for entry in kept.values()}
+        wanted: dict[str, Entry] = {}
+        for own in source.names():
+            if own in kept:
+                wanted[own] = kept[own]
+                continue
             if (item := source.get(own)) is None or not fits(self.choice, item):
                 continue
             try:
@@ -151,7 +156,13 @@ class Mount:
     def _put(self, kind: str, entries: dict[str, Entry]) -> bool:
         known, self._entries[kind] = self._entries[kind], entries
         old, new = ({each.key: each.copy for each in some.values()} for some in (known, entries))
-        return self._targets[kind].exchange(old, new)
+        return self._targets[kind].exchange(old, new, self._block)
+
+    def move(self, block: int) -> None:
+        """List the items in another block."""
+        self._block = block
+        for kind, entries in self._entries.items():
+            self._put(kind, entries)
 
     def _has_uris(self, item: Any) -> bool:
         return bool(self.namespace and item.definition.meta) and b"://" in encode(item.definition.meta)
@@ -261,6 +272,10 @@ class Mounts:
         self.lock = threading.RLock()  # tools in worker threads may register tools
         engine.before_list.append(self.before_list)
 
+    @property
+    def next_block(self) -> int:
+        return BACKEND_BLOCK + 1 + len(self._mounts)
+
     def engines(self) -> "list[Engine]":
         return [mount.child for mount in self._mounts if mount.child is not None]
 
@@ -337,6 +352,8 @@ class Mounts:
                 else:
                     mount.child.mount = None
                 self._run_late(self._stop_late(mount))
+            for block, mount in enumerate(self._mounts, BACKEND_BLOCK + 1):
+                mount.move(block)
         self.engine.forget_capabilities()
         return bool(found)
 
