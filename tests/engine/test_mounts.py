@@ -260,7 +260,7 @@ async def test_links_and_meta_have_the_names_of_the_parent(revision: str) -> Non
     strange = ResourceLink("other://day/1", "two", meta={"see": ["notes://today", "notes://nothing", 1]})
     embedded = EmbeddedResource(ResourceContents("notes://today", text="x"))
 
-    @child.tool(meta={"ui": {"resourceUri": "notes://today"}, "other": "ui://late"})
+    @child.tool(meta={"ui": {"resourceUri": "notes://today"}, "other": "ui://nothing"})
     def links() -> ToolResult:
         meta = {"deep": {"uri": "notes://today"}, "text": "read notes://today"}
         return ToolResult(content=[link, strange, embedded], meta=meta)
@@ -269,12 +269,10 @@ async def test_links_and_meta_have_the_names_of_the_parent(revision: str) -> Non
     def linked() -> Any:
         return [embedded]
 
-    server = desk(child)
-    child.add_resource("ui://late", lambda: "", name="late")
-    async with connected(server, revision=revision) as client:
+    async with connected(desk(child), revision=revision) as client:
         (tool,) = [each for each in await client.list_tools() if each.name == "calendar_links"]
         if revision >= "2025-06-18":
-            assert tool.meta == {"ui": {"resourceUri": "notes://calendar/today"}, "other": "ui://calendar/late"}
+            assert tool.meta == {"ui": {"resourceUri": "notes://calendar/today"}, "other": "ui://nothing"}
         result = await client.call_tool("calendar_links", {})
         if revision >= "2025-06-18":
             assert [each.uri for each in result.content[:2]] == ["notes://calendar/day/1", "other://day/1"]
@@ -523,20 +521,25 @@ async def test_a_mounted_resource_is_watched(transport: str, revision: str, tmp_
         assert (contents.uri, contents.text) == (uris[1], "22")
 
 
-async def test_a_server_that_is_watched_is_unmounted_by_a_thread_and_mounted_again() -> None:
-    child, server = calendar(), new_server("desk")
-    proxy, uri = Proxy(child, name="calendar"), "notes://calendar/today"
+async def test_a_resource_of_a_backend_is_watched_before_its_lists_are_known_and_until_it_is_unmounted() -> None:
+    backend, server = calendar(), new_server("desk")
+    proxy, uri = Proxy(backend, name="calendar"), "notes://calendar/today"
     server.mount(proxy, "calendar")
+    async with connected(server) as client, client.listen(uris=[uri]) as changes:
+        await until(lambda: backend.engine.hub.uris() == ["notes://today"])
+        backend.notify_resource_updated("notes://today")
+        assert (await asyncio.wait_for(anext(changes), 10)).uri == uri
+        assert await asyncio.to_thread(server.unmount, proxy)
+        await until(lambda: not backend.engine.hub.uris())
+
+
+async def test_the_meta_of_a_backends_tools_has_the_uris_of_the_parent() -> None:
+    backend, server = calendar(), new_server("desk")
+    backend.add_tool(lambda: "", name="show", meta={"ui": {"resourceUri": "notes://today"}})
+    server.mount(Proxy(backend), "calendar", only=["show", "notes://*"])
     async with connected(server) as client:
-        await client.list_resources()
-        async with client.listen(uris=[uri]) as changes:
-            assert await asyncio.to_thread(server.unmount, proxy)
-            await until(lambda: not proxy.engine.hub.uris())
-            await asyncio.to_thread(server.mount, proxy, "calendar")
-            await until(lambda: child.engine.hub.uris() == ["notes://today"])
-            child.notify_resource_updated("notes://today")
-            assert (await asyncio.wait_for(anext(changes), 10)).uri == uri
-    assert not child.engine.hub.uris()
+        (tool,) = await client.list_tools()
+        assert tool.meta == {"ui": {"resourceUri": "notes://calendar/today"}}
 
 
 async def test_the_files_of_a_child_are_listed_as_they_are(tmp_path: Path) -> None:
@@ -821,8 +824,10 @@ async def test_a_lifespan_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     assert server.unmount(bad)
     async with connected(server) as client:
         server.mount(bad, "bad")
-        await until(lambda: "it is unmounted" in caplog.text)
-        assert await names(client) == ["good_life"]
+        await until(lambda: "the lifespan of a mounted server failed" in caplog.text)
+        with pytest.raises(ServerError):
+            await client.call_tool("bad_add", {"a": 1, "b": 2})
+        assert (await client.call_tool("good_life", {})).text == "life of good"
 
 
 # ── what can't be mounted ──

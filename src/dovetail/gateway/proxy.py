@@ -323,8 +323,8 @@ class Catalogs:
         self._is_known = True
         for key in self._completing:
             self._engine.completers.pop(key, None)
-        for each, (items, _) in zip(self._lists, fetched, strict=True):
-            each.put(items)
+        for each, (items, _) in reversed([*zip(self._lists, fetched, strict=True)]):
+            each.put(items)  # resources first: a mount renames them in the `_meta` of tools
         completers = self._completers(session)
         self._engine.completers.update(completers)
         self._completing = set(completers)
