@@ -82,6 +82,7 @@ class Mount:
         self.child: Any = child  # its engine; None of a registry
         self.namespace, self.choice, self.transforms, self.where = namespace, choice, transforms, where
         self.name = "ToolRegistry" if child is None else child.info.name
+        self.prefix = f"{namespace}_" if namespace else ""  # of names at the parent
         self.sources = {"tools": tools} if child is None else _catalogs(child)
         self.is_active = True  # its items are at the parent
         self._loop: asyncio.AbstractEventLoop | None = None  # on which it has entered the lifespan of the child
@@ -157,12 +158,6 @@ class Mount:
         if isinstance(copy, Resource | Template):
             self.parent.resources.check_overlaps(copy, self.where, self)
         return Entry(item, key, copy)
-
-    def status(self, path: str) -> "MountStatus":
-        """`path`: the namespace, with those of the servers around it."""
-        status = None if self.child is None else self.child.backend_status
-        kind = "registry" if self.child is None else "server" if status is None else "proxy"
-        return MountStatus(self.name, path, kind, None if status is None else status())
 
     # ── URIs ──
 
@@ -266,13 +261,14 @@ class Mounts:
         return [mount.child for mount in self._mounts if mount.child is not None]
 
     def status(self, path: str = "") -> list[MountStatus]:
-        """All mounts, each followed by those of the mounted server."""
+        """All mounts, each followed by those of the mounted server; `path` is the namespace of this one."""
         found: list[MountStatus] = []
         for mount in tuple(self._mounts):
-            own = "_".join(filter(None, (path, mount.namespace)))
-            found.append(mount.status(own))
-            if mount.child is not None and mount.child.mounts is not None:
-                found += mount.child.mounts.status(own)
+            child, namespace = mount.child, "_".join(filter(None, (path, mount.namespace)))
+            backend = None if child is None else child.backend_status
+            kind = "registry" if child is None else "server" if backend is None else "proxy"
+            found.append(MountStatus(mount.name, namespace, kind, None if backend is None else backend()))
+            found += [] if child is None or child.mounts is None else child.mounts.status(namespace)
         return found
 
     def mount(

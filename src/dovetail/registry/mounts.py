@@ -98,7 +98,7 @@ def copy_item(mount: Any, item: I) -> I:
     if isinstance(item, Tool):
         return _copy_tool(mount, item)
     if isinstance(item, Prompt):
-        definition = replace(item.definition, name=prefix_of(namespace) + item.name)
+        definition = replace(item.definition, name=mount.prefix + item.name)
         return replace(item, definition=definition, mounted=Mounted(mount, item.name))
     uri, mounted = rename_uri(item.uri, namespace), Mounted(mount, item.uri)
     if len(uri) > MAX_URI_LENGTH:
@@ -113,17 +113,13 @@ def copy_item(mount: Any, item: I) -> I:
 
 
 def _copy_tool(mount: Any, tool: Tool) -> Tool:
-    own, where, prefix = tool.name, f"{mount.where}, tool {tool.name}", prefix_of(mount.namespace)
+    own, where = tool.name, f"{mount.where}, tool {tool.name}"
     if mount.child is not None:  # else it runs at the parent: the child is only a registry
         tool = replace(tool, route=Mounted(mount, own), rewriter=None)
     if own in mount.transforms:
-        return registry.transforms.transform_tool(tool, mount.transforms[own], where, prefix)
-    name = check_name(prefix + own, where)
+        return registry.transforms.transform_tool(tool, mount.transforms[own], where, mount.prefix)
+    name = check_name(mount.prefix + own, where)
     return replace(tool, definition=replace(tool.definition, name=name), label=f"tool {name}")
-
-
-def prefix_of(namespace: str) -> str:
-    return f"{namespace}_" if namespace else ""
 
 
 def checked_transforms(transforms: Any, names: Sequence[str] | None, where: str) -> Mapping[str, Any]:
