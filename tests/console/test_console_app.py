@@ -368,7 +368,6 @@ async def test_mounts_are_told_with_their_state_and_without_secrets() -> None:
         office, notes, dead, gone = event["mounts"]
         assert (event["mounts_total"], office["kind"], office["backend"]) == (4, "server", None)
         assert (notes["name"], notes["namespace"], notes["kind"]) == ("notes", "office_notes", "proxy")
-        assert notes["counts"] == office["counts"] == {"tools": 1, "resources": 1, "prompts": 0}
         assert (notes["backend"]["state"], notes["backend"]["revision"]) == ("reachable", "2025-06-18")
         assert (dead["backend"]["target"], dead["backend"]["state"]) == ("http://127.0.0.1:9/…", "unreachable")
         assert (gone["backend"]["target"], gone["backend"]["state"]) == ("no-such-command …", "unreachable")

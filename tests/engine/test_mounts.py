@@ -271,7 +271,7 @@ async def test_links_and_meta_have_the_names_of_the_parent(revision: str) -> Non
     strange = ResourceLink("other://day/1", "two", meta={"see": ["notes://today", "notes://nothing", 1]})
     embedded = EmbeddedResource(ResourceContents("notes://today", text="x"))
 
-    @child.tool(meta={"ui": {"resourceUri": "notes://today"}, "other": "ui://late"})
+    @child.tool(meta={"ui": {"resourceUri": "notes://today"}, "other": "ui://nothing"})
     def links() -> ToolResult:
         meta = {"deep": {"uri": "notes://today"}, "text": "read notes://today"}
         return ToolResult(content=[link, strange, embedded], meta=meta)
@@ -280,12 +280,10 @@ async def test_links_and_meta_have_the_names_of_the_parent(revision: str) -> Non
     def linked() -> Any:
         return [embedded]
 
-    server = desk(child)
-    child.add_resource("ui://late", lambda: "", name="late")
-    async with connected(server, revision=revision) as client:
+    async with connected(desk(child), revision=revision) as client:
         (tool,) = [each for each in await client.list_tools() if each.name == "calendar_links"]
         if revision >= "2025-06-18":
-            assert tool.meta == {"ui": {"resourceUri": "notes://calendar/today"}, "other": "ui://calendar/late"}
+            assert tool.meta == {"ui": {"resourceUri": "notes://calendar/today"}, "other": "ui://nothing"}
         result = await client.call_tool("calendar_links", {})
         if revision >= "2025-06-18":
             assert [each.uri for each in result.content[:2]] == ["notes://calendar/day/1", "other://day/1"]
@@ -534,20 +532,25 @@ async def test_a_mounted_resource_is_watched(transport: str, revision: str, tmp_
         assert (contents.uri, contents.text) == (uris[1], "22")
 
 
-async def test_a_server_that_is_watched_is_unmounted_by_a_thread_and_mounted_again() -> None:
-    child, server = calendar(), new_server("desk")
-    proxy, uri = Proxy(child, name="calendar"), "notes://calendar/today"
+async def test_a_resource_of_a_backend_is_watched_before_its_lists_are_known_and_until_it_is_unmounted() -> None:
+    backend, server = calendar(), new_server("desk")
+    proxy, uri = Proxy(backend, name="calendar"), "notes://calendar/today"
     server.mount(proxy, "calendar")
+    async with connected(server) as client, client.listen(uris=[uri]) as changes:
+        await until(lambda: backend.engine.hub.uris() == ["notes://today"])
+        backend.notify_resource_updated("notes://today")
+        assert (await asyncio.wait_for(anext(changes), 10)).uri == uri
+        assert await asyncio.to_thread(server.unmount, proxy)
+        await until(lambda: not backend.engine.hub.uris())
+
+
+async def test_the_meta_of_a_backends_tools_has_the_uris_of_the_parent() -> None:
+    backend, server = calendar(), new_server("desk")
+    backend.add_tool(lambda: "", name="show", meta={"ui": {"resourceUri": "notes://today"}})
+    server.mount(Proxy(backend), "calendar", only=["show", "notes://*"])
     async with connected(server) as client:
-        await client.list_resources()
-        async with client.listen(uris=[uri]) as changes:
-            assert await asyncio.to_thread(server.unmount, proxy)
-            await until(lambda: not proxy.engine.hub.uris())
-            await asyncio.to_thread(server.mount, proxy, "calendar")
-            await until(lambda: child.engine.hub.uris() == ["notes://today"])
-            child.notify_resource_updated("notes://today")
-            assert (await asyncio.wait_for(anext(changes), 10)).uri == uri
-    assert not child.engine.hub.uris()
+        (tool,) = await client.list_tools()
+        assert tool.meta == {"ui": {"resourceUri": "notes://calendar/today"}}
 
 
 async def test_the_files_of_a_child_are_listed_as_they_are(tmp_path: Path) -> None:
@@ -617,6 +620,96 @@ async def test_lists_are_brought_up_to_date_by_all_children_at_once(caplog: pyte
         with pytest.raises(ServerError):
             await client.read_resource("notes://one/y")
     assert "the lists of 'bad' could not be brought up to date" in caplog.text
+
+
+# ── the order of lists ──
+
+
+def fetching(name: str, gate: asyncio.Event, listed: list[str]) -> Server:
+    """A server whose tools are known when the gate opens, in the order that is listed then."""
+
+    async def before_list(context: RequestContext) -> None:
+        await gate.wait()
+        for each in [each for each in child.engine.tools.names() if each not in listed]:
+            child.remove_tool(each)
+        for each in listed:
+            if each not in child.engine.tools.names():
+                child.add_tool(lambda: "", name=each)
+
+    child = new_server(name, declare=["tools"])
+    child.engine.before_list.append(before_list)
+    return child
+
+
+@pytest.mark.parametrize("order", [("one", "two", "three"), ("three", "two", "one")])
+async def test_lists_are_in_the_order_of_mounting_whoever_answers_first(order: tuple[str, ...]) -> None:
+    gates = {name: asyncio.Event() for name in ("one", "two", "three")}
+    server = new_server("desk", declare=["tools"])
+    for name, gate in gates.items():
+        server.mount(fetching(name, gate, ["a", "b"]), name)
+    server.add_tool(lambda: "", name="own")
+
+    async def answer() -> None:
+        for name in order:
+            gates[name].set()
+            await asyncio.sleep(0.02)
+
+    async with connected(server) as client:
+        answering = asyncio.create_task(answer())
+        assert await names(client) == ["own", "one_a", "one_b", "two_a", "two_b", "three_a", "three_b"]
+        await answering
+        server.add_tool(lambda: "", name="late")
+        assert (await names(client))[:3] == ["own", "late", "one_a"]
+
+
+async def test_a_cursor_of_one_worker_is_right_at_another() -> None:
+    """Both have the same mounts now, but not the same past."""
+    workers = []
+    for past in (True, False):
+        server, listed = new_server("desk", page_size=2, secret=SECRET), ["a", "c"]
+        gone, calendar, notes = new_server("gone"), new_server("calendar"), ToolRegistry()
+        if past:
+            gone.add_tool(lambda: "", name="a")
+            server.mount(gone, "gone")
+        server.mount(Proxy(calendar), "calendar")
+        for name in listed if past else ["a", "b", "c"]:
+            calendar.add_tool(lambda: "", name=name)
+        server.mount(notes, "notes")
+        for name in ("x", "y", "z"):
+            notes.register_tool(name, name, {"type": "object"}, lambda: "")
+        if past:
+            server.unmount(gone)
+        workers.append((server, calendar))
+    async with AsyncExitStack() as stack:
+        wires = [await stack.enter_async_context(Wire(server, MODERN)) for server, _ in workers]
+        await wires[0].ask("tools/list")
+        workers[0][1].remove_tool("c")
+        for name in ("b", "c"):
+            workers[0][1].add_tool(lambda: "", name=name)
+        found: list[str] = []
+        cursor: dict[str, str] = {}
+        for turn in range(3):
+            await until(lambda: len(workers[0][0].engine.tools) == 6)
+            page = await wires[turn % 2].ask("tools/list", cursor)
+            found += [each["name"] for each in page["tools"]]
+            cursor = {"cursor": page.get("nextCursor", "")}
+        assert found == ["calendar_a", "calendar_b", "calendar_c", "notes_x", "notes_y", "notes_z"]
+        assert not cursor["cursor"]
+
+
+async def test_a_proxy_lists_in_the_order_of_its_backend() -> None:
+    backend = new_server("backend")
+    for name in ("a", "c"):
+        backend.add_tool(lambda: "", name=name)
+    proxy = Proxy(backend)
+    proxy.add_tool(lambda: "", name="own")
+    async with connected(proxy) as client:
+        assert await names(client) == ["own", "a", "c"]
+        backend.remove_tool("a")
+        backend.add_tool(lambda: "", name="b")
+        backend.add_tool(lambda: "new", name="a")
+        await until(lambda: len(proxy.engine.tools) == 4)
+        assert await names(client) == ["own", "c", "b", "a"]
 
 
 # ── lifespans ──
@@ -709,6 +802,23 @@ async def test_a_lifespan_may_unmount_its_own_server() -> None:
         assert events == ["begins", "ends"]
 
 
+async def test_a_lifespan_that_unmounts_a_sibling_skips_no_other() -> None:
+    events: list[str] = []
+    server, first, last = new_server("desk"), with_lifespan("first", events), with_lifespan("last", events)
+
+    @asynccontextmanager
+    async def lifespan(child: Server) -> AsyncIterator[None]:
+        server.unmount(first)
+        yield
+
+    for child in (first, new_server("second", lifespan=lifespan), last):
+        server.mount(child, child.name)
+    async with connected(server):
+        assert "last begins" in events
+        await until(lambda: "first ends" in events)
+    assert sorted(events) == ["first begins", "first ends", "last begins", "last ends"]
+
+
 async def test_a_lifespan_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     @asynccontextmanager
     async def lifespan(server: Server) -> AsyncIterator[None]:
@@ -725,8 +835,10 @@ async def test_a_lifespan_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     assert server.unmount(bad)
     async with connected(server) as client:
         server.mount(bad, "bad")
-        await until(lambda: "it is unmounted" in caplog.text)
-        assert await names(client) == ["good_life"]
+        await until(lambda: "the lifespan of a mounted server failed" in caplog.text)
+        with pytest.raises(ServerError):
+            await client.call_tool("bad_add", {"a": 1, "b": 2})
+        assert (await client.call_tool("good_life", {})).text == "life of good"
 
 
 # ── what can't be mounted ──

@@ -20,16 +20,15 @@ from dovetail import engine as lazy
 from dovetail.engine.call_tool import failure_result
 from dovetail.engine.handlers import HANDLERS
 from dovetail.engine.request_context import RequestContext
-from dovetail.engine.subscriptions import Change, ChangeKind
+from dovetail.engine.subscriptions import Change
 from dovetail.errors import ArgumentError, NotFound, SetupError, ToolError
-from dovetail.protocol.capabilities import Completion
-from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.results import CompleteResult, PromptResult, ReadResourceResult, Result, ToolResult
 from dovetail.protocol.session import EVERYTHING, Rules, VisibilityRule
-from dovetail.protocol.uri_template import normalize_escapes, normalize_uri
+from dovetail.protocol.uri_template import normalize_uri
 from dovetail.registry import mounts as naming
-from dovetail.registry.catalog import Catalog
+from dovetail.registry.catalog import BACKEND_BLOCK, Catalog
 from dovetail.registry.mounts import Mounted
+from dovetail.registry.prompts import complete_choice
 from dovetail.registry.resources import Resource, Template
 from dovetail.registry.tools import Tool
 from dovetail.registry.visibility import Names, fits, texts
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
 log = logging.getLogger("dovetail")
-# The list that a catalog is part of:
-KINDS: dict[str, ChangeKind]
-KINDS = {"tools": "tools", "prompts": "prompts", "direct": "resources", "templates": "resources"}
 
 
 def _catalogs(engine: "Engine") -> dict[str, Catalog[Any]]:
@@ -64,7 +60,6 @@ class MountStatus(msgspec.Struct, frozen=True):
     name: str
     namespace: str
     kind: str  # "server", "registry" or "proxy"
-    counts: dict[str, int]  # of the tools, resources and prompts that came along
     backend: BackendStatus | None
 
 
@@ -87,13 +82,14 @@ class Mount:
         self.child: Any = child  # its engine; None of a registry
         self.namespace, self.choice, self.transforms, self.where = namespace, choice, transforms, where
         self.name = "ToolRegistry" if child is None else child.info.name
+        self.prefix = f"{namespace}_" if namespace else ""  # of names at the parent
         self.sources = {"tools": tools} if child is None else _catalogs(child)
         self.is_active = True  # its items are at the parent
         self._loop: asyncio.AbstractEventLoop | None = None  # on which it has entered the lifespan of the child
         self._mounts, self._targets = mounts, _catalogs(mounts.engine)
         self._entries: dict[str, dict[str, Entry]] = {kind: {} for kind in self.sources}  # by keys of the child
-        self._left_out: dict[str, set[str]] = {kind: set() for kind in self.sources}  # problems that were logged
         self._versions: dict[str, int] = {}
+        self._block = mounts.next_block  # of its items in the parent's lists
 
     @property
     def path(self) -> str:
@@ -102,39 +98,31 @@ class Mount:
 
     # ── catalogs ──
 
-    def sync(self, *, strict: bool = False) -> set[ChangeKind]:
-        """Bring the parent's catalogs up to date; returns the lists whose changes were announced.
+    def sync(self, *, strict: bool = False) -> None:
+        """Bring the parent's catalogs up to date.
 
         If `strict`, a name that is taken and the like raises SetupError, and nothing has changed; else it is logged.
         """
         with self._mounts.lock:
-            stale = {kind for kind, source in self.sources.items() if self._versions.get(kind) != source.version}
-            if not stale or not self.is_active:
-                return set()
-            again = not stale.isdisjoint(("direct", "templates"))  # URIs in `_meta` may be the child's own now
-            kinds = self.sources if again else stale
-            wanted = {kind: self._wanted(kind, strict=strict, again=again) for kind in kinds}
-            changed = {KINDS[kind] for kind, entries in wanted.items() if self._put(kind, entries)}
-        if "resources" in changed:
-            self._mounts.watch_again()
-        return changed
+            stale = [kind for kind, source in self.sources.items() if self._versions.get(kind) != source.version]
+            wanted = {kind: self._wanted(kind, strict=strict) for kind in stale if self.is_active}
+            for kind, entries in wanted.items():
+                self._put(kind, entries)
 
     def remove_all(self) -> None:
         self.is_active = False
         for kind in self.sources:
             self._put(kind, {})
 
-    def _wanted(self, kind: str, *, strict: bool, again: bool) -> dict[str, Entry]:
-        source, known, problems = self.sources[kind], self._entries[kind], set[str]()
+    def _wanted(self, kind: str, *, strict: bool) -> dict[str, Entry]:
+        source = self.sources[kind]
         self._versions[kind] = source.version
-        wanted = {
-            own: entry
-            for own, entry in known.items()
-            if source.get(own) is entry.source and not (again and self._has_uris(entry.source))
-        }
+        wanted = {own: entry for own, entry in self._entries[kind].items() if source.get(own) is entry.source}
         taken = {entry.key for entry in wanted.values()}
-        for own in [each for each in source.names() if each not in wanted]:
-            if (item := source.get(own)) is None or not fits(self.choice, item):
+        names = source.names()
+        for own in names:
+            item = source.get(own)
+            if own in wanted or item is None or not fits(self.choice, item):
                 continue
             try:
                 wanted[own] = entry = self._entry(kind, item, taken)
@@ -142,19 +130,19 @@ class Mount:
             except SetupError as problem:
                 if strict:
                     raise
-                problems.add(str(problem))
-        for text in sorted(problems - self._left_out[kind]):
-            log.warning("%s; it is left out", text)
-        self._left_out[kind] = problems
-        return wanted
+                log.warning("%s; it is left out", problem)
+        return {own: wanted[own] for own in names if own in wanted}
 
-    def _put(self, kind: str, entries: dict[str, Entry]) -> bool:
+    def _put(self, kind: str, entries: dict[str, Entry]) -> None:
         known, self._entries[kind] = self._entries[kind], entries
         old, new = ({each.key: each.copy for each in some.values()} for some in (known, entries))
-        return self._targets[kind].exchange(old, new)
+        self._targets[kind].exchange(old, new, self._block)
 
-    def _has_uris(self, item: Any) -> bool:
-        return bool(self.namespace and item.definition.meta) and b"://" in encode(item.definition.meta)
+    def move(self, block: int) -> None:
+        """List the items in another block."""
+        self._block = block
+        for kind, entries in self._entries.items():
+            self._put(kind, entries)
 
     def _entry(self, kind: str, item: Any, taken: set[str]) -> Entry:
         """The copy of an item; raises SetupError if its name is taken or not possible, or if access rules overlap."""
@@ -167,41 +155,33 @@ class Mount:
             one = f"the {self.sources[kind].noun} {item.definition.name!r} of {self.name!r}"
             fix = "mount it with another namespace=, or choose with only="
             raise SetupError(f"{self.where}: {one} would be {key!r} here, as one of {owner!r} is; {fix}")
-        if KINDS[kind] == "resources":
+        if isinstance(copy, Resource | Template):
             self.parent.resources.check_overlaps(copy, self.where, self)
         return Entry(item, key, copy)
 
-    def status(self, path: str) -> "MountStatus":
-        """`path`: the namespace, with those of the servers around it."""
-        status = None if self.child is None else self.child.backend_status
-        kind = "registry" if self.child is None else "server" if status is None else "proxy"
-        counts: dict[str, int] = dict.fromkeys(KINDS.values(), 0)
-        for catalog, entries in self._entries.items():
-            counts[KINDS[catalog]] += len(entries)
-        return MountStatus(self.name, path, kind, counts, None if status is None else status())
-
     # ── URIs ──
 
-    def is_own(self, uri: str) -> bool:
-        """Whether a URI is one of the child's that have another one at the parent."""
+    def parent_uri(self, uri: str) -> str:
+        """The parent's URI for one of the child's; others stay as they are."""
         source = None if self.child is None else self.child.resources.get(uri)
-        return source is not None and naming.rename_uri(source.uri, self.namespace) != source.uri
+        is_renamed = source is not None and naming.rename_uri(source.uri, self.namespace) != source.uri
+        return naming.rename_uri(uri, self.namespace) if is_renamed else uri
 
     def own_uri(self, source: Resource | Template, uri: str) -> str:
         """The child's URI for one of the parent's that leads to this source."""
         assert source.mounted is not None
         if isinstance(source, Resource):
             return source.mounted.own
-        is_renamed = source.mounted.own != source.uri
-        return (naming.own_uri(normalize_uri(uri), self.namespace) or uri) if is_renamed else uri
+        own = naming.own_uri(uri, self.namespace) if source.mounted.own != source.uri else None
+        return own or uri
 
     def renamed(self, result: Any) -> Any:
         """The result of the child, with the parent's URIs."""
         if not self.namespace:
             return result
-        rename = partial(naming.rename_content, namespace=self.namespace, is_own=self.is_own)
+        rename = partial(naming.rename_content, rename=self.parent_uri)
         if isinstance(result, ToolResult) and (result.content or result.meta):
-            meta = naming.rename_meta(result.meta, self.namespace, self.is_own)
+            meta = naming.rename_meta(result.meta, self.parent_uri)
             return replace(result, content=tuple(map(rename, result.content)), meta=meta)
         if isinstance(result, PromptResult):
             return replace(result, messages=[replace(each, content=rename(each.content)) for each in result.messages])
@@ -213,21 +193,37 @@ class Mount:
 
     def relay(self, change: Change) -> None:
         """Publish a change of the child, as one of the parent."""
-        if not change.uri:
-            if change.kind not in self.sync():
-                self.parent.publish(change)
-            return
-        is_renamed = self.is_own(change.uri) or self.child.resources.get(change.uri) is None
-        uri = naming.rename_uri(change.uri, self.namespace) if is_renamed else change.uri
-        self.parent.publish(replace(change, uri=uri))
+        if change.uri:
+            self.parent.publish(replace(change, uri=naming.rename_uri(change.uri, self.namespace)))
+        else:
+            self.sync()  # the parent publishes what changes there
+
+    async def refresh(self, context: RequestContext) -> ToolError | None:
+        """Have the child bring its lists up to date; returns why its backend can't be reached."""
+        try:
+            if self.child is not None:
+                await self.child.fetch_catalogs(context)
+                if context.request.method == "resources/list":
+                    await self.child.resources.refresh_files()
+        except ToolError as failure:
+            return failure
+        except Exception:
+            log.exception("the lists of %r could not be brought up to date", self.name)
+        finally:
+            self.sync()
+        return None
 
     # ── the lifespan of the child ──
 
+    @property
+    def waits(self) -> bool:
+        """Whether the lifespan of the child has to be entered."""
+        return self.child is not None and self._loop is not asyncio.get_running_loop()
+
     async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self.child is not None and self._loop is not loop:
+        if self.waits:
             await self.child.start(self.given)
-            self._loop = loop
+            self._loop = asyncio.get_running_loop()
             if not self.is_active:  # it was unmounted meanwhile
                 await self.stop()
 
@@ -257,22 +253,23 @@ class Mounts:
         self.lock = threading.RLock()  # tools in worker threads may register tools
         engine.before_list.append(self.before_list)
 
+    @property
+    def next_block(self) -> int:
+        return BACKEND_BLOCK + 1 + len(self._mounts)
+
     def engines(self) -> "list[Engine]":
         return [mount.child for mount in self._mounts if mount.child is not None]
 
     def status(self, path: str = "") -> list[MountStatus]:
-        """All mounts, each followed by those of the mounted server."""
+        """All mounts, each followed by those of the mounted server; `path` is the namespace of this one."""
         found: list[MountStatus] = []
         for mount in tuple(self._mounts):
-            own = "_".join(filter(None, (path, mount.namespace)))
-            found.append(mount.status(own))
-            if mount.child is not None and mount.child.mounts is not None:
-                found += mount.child.mounts.status(own)
+            child, namespace = mount.child, "_".join(filter(None, (path, mount.namespace)))
+            backend = None if child is None else child.backend_status
+            kind = "registry" if child is None else "server" if backend is None else "proxy"
+            found.append(MountStatus(mount.name, namespace, kind, None if backend is None else backend()))
+            found += [] if child is None or child.mounts is None else child.mounts.status(namespace)
         return found
-
-    def tools_below(self) -> list[Catalog[Tool]]:
-        below = [each for child in self.engines() if child.mounts is not None for each in child.mounts.tools_below()]
-        return [*(mount.sources["tools"] for mount in self._mounts), *below]
 
     def mount(
         self, given: Any, child: "Engine | None", tools: Catalog[Tool], namespace: str | None, *,
@@ -293,22 +290,18 @@ class Mounts:
                 tools.on_change(mount.sync)
             else:
                 child.mount = mount
-            mount.sync()  # another thread may have changed something before it was followed
         if child is not None and child.refresher is not None:
             self.engine.open_refresher()
         self.engine.forget_capabilities()
         if self.engine.is_serving:
-            self._run_late(self._start_late(mount))
+            self._run_late(mount.start())
 
     def _check_place(self, new: Mount) -> None:
         where, child, here = new.where, new.child, self.engine.info.name
-        line = _line_of(self.engine)
-        if child in line:
+        if child is self.engine.root:
             raise SetupError(f"{where}: a server can't be mounted in itself, nor in a server that it holds")
-        below = child.mounts.tools_below() if child is not None and child.mounts is not None else []
-        for above in line:
-            if any(each is above.tools for each in (new.sources["tools"], *below)):
-                raise SetupError(f"{where}: its tools are those of {above.info.name!r} already, by Server(tools=)")
+        if new.sources["tools"] is self.engine.tools:
+            raise SetupError(f"{where}: its tools are those of {here!r} already, by Server(tools=)")
         if child is None:
             return
         if child.options.auth is not None and self.engine.options.auth is None:
@@ -332,7 +325,9 @@ class Mounts:
                     mount.sources["tools"].off_change(mount.sync)
                 else:
                     mount.child.mount = None
-                self._run_late(self._stop_late(mount))
+                self._run_late(self._leave(mount))
+            for block, mount in enumerate(self._mounts, BACKEND_BLOCK + 1):
+                mount.move(block)
         self.engine.forget_capabilities()
         return bool(found)
 
@@ -342,7 +337,8 @@ class Mounts:
         """Enter the lifespans of all children; raises what one of them raises."""
         self._background = set()
         try:
-            for mount in self._mounts:  # which may grow: a lifespan may mount others
+            # One after the other: a lifespan may mount others, and unmount any.
+            while (mount := next((each for each in self._mounts if each.waits), None)) is not None:
                 await mount.start()
         except BaseException:
             await self.stop()
@@ -356,49 +352,31 @@ class Mounts:
                 stack.push_async_callback(mount.stop)
 
     def _run_late(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work in the background, from any thread, if the server has been started."""
+        """Enter or leave a lifespan in the background, from any thread, if the server runs."""
         loop = self.engine.loop
         if loop is None or loop.is_closed():
             return work.close()
-        task = asyncio.run_coroutine_threadsafe(work, loop)
+        task = asyncio.run_coroutine_threadsafe(_logged(work), loop)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return None
 
-    async def _start_late(self, mount: Mount) -> None:
-        try:
-            await mount.start()
-        except Exception:
-            log.exception("%s: its lifespan failed, so it is unmounted", mount.where)
-            self.unmount(mount.given)
-        self.watch_again()
-
-    async def _stop_late(self, mount: Mount) -> None:
+    async def _leave(self, mount: Mount) -> None:
         for uri in [uri for uri, (place, _) in self._watched.items() if place is mount]:
             self.watch(uri, False)
-        try:
-            await mount.stop()
-        except Exception:
-            log.exception("%s: its lifespan failed at its end", mount.where)
+        await mount.stop()
 
     # ── lists and subscriptions ──
 
     async def before_list(self, context: RequestContext) -> None:
-        """Have all children bring their catalogs up to date, at once."""
-        children = [mount for mount in self._mounts if mount.child is not None]
-        work = [(mount, refresh(context)) for mount in children for refresh in mount.child.before_list]
-        if context.request.method == "resources/list":
-            work += [(mount, mount.child.resources.refresh_files()) for mount in children]
-        outcomes = await asyncio.gather(*(each for _, each in work), return_exceptions=True)
-        for mount in tuple(self._mounts):
-            mount.sync()
+        """Have all children bring their lists up to date, at once."""
+        mounts = tuple(self._mounts)
+        problems = await asyncio.gather(*(mount.refresh(context) for mount in mounts))
         wanted = getattr(context.request.params, "name", "")
-        is_found = (self.engine.prompts if context.request.method == "prompts/get" else self.engine.tools).get(wanted)
-        for (mount, _), outcome in zip(work, outcomes, strict=True):
-            if isinstance(outcome, ToolError) and is_found is None and wanted.startswith(mount.namespace):
-                raise outcome  # a backend that can't be reached may have what is called
-            if isinstance(outcome, Exception) and not isinstance(outcome, ToolError):
-                log.error("the lists of %r could not be brought up to date", mount.name, exc_info=outcome)
+        catalog: Catalog[Any] = self.engine.prompts if context.request.method == "prompts/get" else self.engine.tools
+        for mount, problem in zip(mounts, problems, strict=True) if catalog.get(wanted) is None else ():
+            if problem is not None and wanted.startswith(mount.namespace):
+                raise problem  # the backend may have what is called
 
     def forget(self, change: Change, *, from_other_worker: bool) -> None:
         """Drop cached contents of the children, which may be those of this change."""
@@ -408,23 +386,22 @@ class Mounts:
 
     def watch(self, uri: str, wanted: bool) -> bool:
         """Pass a subscription down, or its end; False if the URI is none of a child."""
-        if not wanted:
-            mount, own = self._watched.pop(uri, (None, ""))
-            if mount is not None:
-                mount.child.hub.release_uri(own)
-            return mount is not None
-        if (source := self.resource(uri, EVERYTHING)) is not None and source.mounted is not None:
-            mount = source.mounted.mount
-            self._watched[uri] = mount, mount.own_uri(source, uri)
-            mount.child.hub.retain_uri(self._watched[uri][1])
-        return uri in self._watched
+        mount, own = self._place_of(uri) if wanted else self._watched.pop(uri, (None, ""))
+        if mount is None:
+            return False
+        if wanted:
+            self._watched[uri] = mount, own
+        (mount.child.hub.retain_uri if wanted else mount.child.hub.release_uri)(own)
+        return True
 
-    def watch_again(self) -> None:
-        """Pass subscriptions down whose resources have come since; only on the loop."""
-        if asyncio._get_running_loop() is self.engine.loop is not None:
-            for uri in self.engine.hub.uris():
-                if uri not in self._watched:
-                    self.watch(uri, True)
+    def _place_of(self, uri: str) -> tuple[Mount | None, str]:
+        """Where a URI is watched, and its URI there. A backend's lists may not be known yet, but its namespace is."""
+        source = self.engine.resources.get(uri, EVERYTHING)
+        if source is not None:
+            mount = None if source.mounted is None else source.mounted.mount
+            return mount, "" if mount is None else mount.own_uri(source, uri)
+        places = [(each, naming.own_uri(uri, each.namespace)) for each in self._mounts if each.child is not None]
+        return next(((mount, own) for mount, own in places if own is not None and own != uri), (None, ""))
 
     def resource(self, uri: str, rules: Rules) -> Resource | Template | None:
         """The mounted resource of a URI; None if there is none, or it is the server's own."""
@@ -432,9 +409,11 @@ class Mounts:
         return None if source is None or source.mounted is None else source
 
 
-def _line_of(engine: "Engine | None") -> "list[Engine]":
-    """The engine and all above it."""
-    return [] if engine is None else [engine, *_line_of(engine.parent)]
+async def _logged(work: Awaitable[None]) -> None:
+    try:
+        await work
+    except Exception:
+        log.exception("the lifespan of a mounted server failed")
 
 
 # ── calls ──
@@ -474,15 +453,10 @@ async def complete_mounted(mounted: Mounted, target: Any, context: RequestContex
     if params.ref.type == "ref/resource":
         own = mounted.own if params.ref.uri == target.uri else mounted.mount.own_uri(target, params.ref.uri)
         return await forward(mounted, context, ref=replace(params.ref, uri=own))
-    changes: dict[str, Any] = {"ref": replace(params.ref, name=mounted.own)}
-    if isinstance(target, Tool) and target.rewriter is not None:
-        names = target.rewriter.own_names
-        if params.argument.name not in names:
-            return CompleteResult(Completion([]))
-        others = {names[each]: value for each, value in params.context.arguments.items() if each in names}
-        changes["argument"] = replace(params.argument, name=names[params.argument.name])
-        changes["context"] = replace(params.context, arguments=others)
-    return await forward(mounted, context, **changes)
+    if isinstance(target, Tool) and target.rewriter is not None:  # the child does not know the argument by this name
+        choices = target.choices.get(params.argument.name, ())
+        return CompleteResult(complete_choice(choices, params.argument.value))
+    return await forward(mounted, context, ref=replace(params.ref, name=mounted.own))
 
 
 async def read_mounted(
@@ -492,14 +466,11 @@ async def read_mounted(
     if source.access is not None and not await lazy.access.may_use(engine, context, source.access):
         raise NotFound(uri=uri)
     assert source.mounted is not None
-    mount, asked = source.mounted.mount, uri if uri.isascii() else normalize_escapes(uri)
-    own, usual = mount.own_uri(source, uri), normalize_uri(uri)
-    read = partial(mount.child.read, own, context)
+    mount = source.mounted.mount
+    own = mount.own_uri(source, uri)
     try:
-        result = await (forward(source.mounted, context, uri=own) if is_request else mount.run(context, read))
+        if is_request:
+            return await forward(source.mounted, context, uri=own)
+        return await mount.run(context, partial(mount.child.read, own, context))
     except NotFound as failure:
         raise NotFound(failure.message, uri=uri) from None
-    if not isinstance(result, ReadResourceResult):
-        return result
-    items = [replace(item, uri=asked) if normalize_uri(item.uri) == usual else item for item in result.items]
-    return replace(result, items=items)

@@ -38,7 +38,7 @@ from dovetail.protocol.headers import header_parameters
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.methods import ListenFilter
 from dovetail.protocol.uri_template import UriTemplate, normalize_uri, valid_uri
-from dovetail.registry.catalog import NAME, Catalog
+from dovetail.registry.catalog import BACKEND_BLOCK, NAME, Catalog
 from dovetail.registry.functions import Invocation
 from dovetail.registry.prompts import Completer, Prompt
 from dovetail.registry.resources import Resource, Template
@@ -230,7 +230,7 @@ class _List:
         new = {name: item for name, item in listed.items() if name in old or self.catalog.find(name) is None}
         if [each.definition for each in old.values()] != [each.definition for each in new.values()]:
             self.items = new
-            self.catalog.exchange(old, new)
+            self.catalog.exchange(old, new, BACKEND_BLOCK)
 
 
 class Catalogs:
@@ -323,8 +323,8 @@ class Catalogs:
         self._is_known = True
         for key in self._completing:
             self._engine.completers.pop(key, None)
-        for each, (items, _) in zip(self._lists, fetched, strict=True):
-            each.put(items)
+        for each, (items, _) in reversed([*zip(self._lists, fetched, strict=True)]):
+            each.put(items)  # resources first: a mount renames them in the `_meta` of tools
         completers = self._completers(session)
         self._engine.completers.update(completers)
         self._completing = set(completers)

@@ -17,6 +17,8 @@ from dovetail.registry.registration import AccessRules
 
 T = TypeVar("T")
 log = logging.getLogger("dovetail")
+BLOCK_BITS = 40  # of the numbers in a block of items that come from elsewhere
+BACKEND_BLOCK = 1  # of a proxy's backend; the blocks of mounts follow
 MAX_SNAPSHOTS = 64  # for sessions with rules of their own
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 
@@ -60,6 +62,7 @@ class Catalog(Generic[T]):
     """Items in the order of their registration. Every change drops the cached pages and calls the listeners.
 
     A registration number is never reused, so a cursor that holds one stays right while items are added and removed.
+    Items of mounts and backends are in blocks behind them (`exchange`).
     Disabled items are held aside: they keep their names and numbers, but only `find` and `registered` know them.
     """
 
@@ -72,7 +75,7 @@ class Catalog(Generic[T]):
         self._items: dict[str, T] = {}
         self.get: Callable[[str], T | None] = self._items.get  # the dict's own: every call looks up its tool
         self._disabled: dict[str, T] = {}
-        self._numbers: dict[str, int] = {}  # of all, in their order
+        self._numbers: dict[str, int] = {}  # of all items
         self.rules: Rules = ()  # of `server.enable` and `server.disable`
         self._snapshot: Snapshot[T] | None = None
         self._snapshots: dict[Rules, Snapshot[T]] = {}
@@ -88,7 +91,11 @@ class Catalog(Generic[T]):
         return list(self.snapshot.items)
 
     def names(self) -> list[str]:
-        return [name for name in list(self._numbers) if name in self._items]
+        return [name for name in self._in_order() if name in self._items]
+
+    def _in_order(self) -> list[str]:
+        numbers = self._numbers.copy()  # another thread may change them
+        return sorted(numbers, key=numbers.__getitem__)
 
     def add(self, name: str, item: T, *, where: str = "") -> None:
         """Add an item. Raises SetupError for a name that is taken; `where` names the function for the message."""
@@ -159,17 +166,29 @@ class Catalog(Generic[T]):
             return item
         return item if registry.visibility.is_enabled(rules, item, default=name in self._items) else None
 
-    def exchange(self, old: Mapping[str, T], new: Mapping[str, T]) -> bool:
-        """Put new items in place of old ones that are still there; those with the same name keep their number.
+    def exchange(self, old: Mapping[str, T], new: Mapping[str, T], block: int) -> bool:
+        """Put new items in place of old ones that are still there.
 
-        True if something changed, and the listeners were called.
+        They are listed in their order, behind the catalog's own items and behind lower blocks. Their numbers are their
+        positions, so that workers with the same items have the same numbers, whatever came first. True if something
+        changed, and the listeners were called.
         """
-        present = {name for name, item in old.items() if self.find(name) is item}
-        other = [name for name in present & new.keys() if new[name] is not old[name]]
-        for name in other:
-            self.replace(name, new[name])
-        added = {name: item for name, item in new.items() if name not in old}
-        has_changed = self.swap(present - new.keys(), added) or bool(other)
+        with self._lock:
+            before = {name: self._numbers[name] for name, item in old.items() if self.find(name) is item}
+            numbers = {
+                name: (block << BLOCK_BITS) + position
+                for position, name in enumerate(new)
+                if name in before or not (name in old or name in self._numbers)
+            }
+            other = {name: new[name] for name in numbers if name not in before or new[name] is not old[name]}
+            for name in before.keys() - numbers.keys():
+                del self._place_of(name)[name], self._numbers[name]
+            self._put(other)
+            self._numbers.update(numbers)
+            has_changed = bool(other) or numbers != before
+            if has_changed:
+                self.ever_used = True
+                self._drop_pages()
         if has_changed:
             self._announce()
         return has_changed
@@ -195,7 +214,7 @@ class Catalog(Generic[T]):
         with self._lock:
             if (known := self._snapshots.get(rules)) is not None:
                 return known
-            names = [name for name in self._numbers if name in self._items or rules]
+            names = [name for name in self._in_order() if name in self._items or rules]
             found = {name: item for name in names if (item := self.find(name, rules)) is not None}
             access = [rule for item in found.values() if (rule := getattr(item, "access", None)) is not None]
             combined = AccessRules.combine(access) if access else None

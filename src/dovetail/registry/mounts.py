@@ -18,7 +18,7 @@ from dovetail.registry.resources import Resource, Template
 from dovetail.registry.tools import Tool
 
 I = TypeVar("I", Tool, Prompt, Resource, Template)  # noqa: E741
-IsOwn = Callable[[str], bool]  # whether a URI is one of the child's
+Rename = Callable[[str], str]  # makes the child's URIs those of the parent
 
 NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 MAX_META_DEPTH = 32  # levels of a `_meta` in which URIs are found
@@ -60,28 +60,26 @@ def own_uri(uri: str, namespace: str) -> str | None:
     return found[0] + rest if slash and first.lower() == namespace.lower() else None
 
 
-def rename_meta(meta: Any, namespace: str, is_own: IsOwn, depth: int = MAX_META_DEPTH) -> Any:
-    """A `_meta` with the child's URIs renamed, such as `ui.resourceUri`; the same object if it has none."""
+def rename_meta(meta: Any, rename: Rename, depth: int = MAX_META_DEPTH) -> Any:
+    """A `_meta` with the child's URIs renamed, such as `ui.resourceUri`."""
     if isinstance(meta, str):
-        return rename_uri(meta, namespace) if "://" in meta and is_own(meta) else meta
-    if not isinstance(meta, Mapping | list | tuple) or not depth:
-        return meta
-    if isinstance(meta, Mapping):
-        changed = {key: rename_meta(value, namespace, is_own, depth - 1) for key, value in meta.items()}
-        return changed if any(changed[key] is not value for key, value in meta.items()) else meta
-    items = [rename_meta(value, namespace, is_own, depth - 1) for value in meta]
-    return items if any(new is not old for new, old in zip(items, meta, strict=True)) else meta
+        return rename(meta) if "://" in meta else meta
+    if isinstance(meta, Mapping) and depth:
+        return {key: rename_meta(value, rename, depth - 1) for key, value in meta.items()}
+    if isinstance(meta, list | tuple) and depth:
+        return [rename_meta(value, rename, depth - 1) for value in meta]
+    return meta
 
 
-def rename_content(block: Any, namespace: str, is_own: IsOwn) -> Any:
+def rename_content(block: Any, rename: Rename) -> Any:
     """A block of content, or the contents of a resource, with the child's URIs renamed."""
     changes: dict[str, Any] = {}
-    if isinstance(block, ResourceLink | ResourceContents) and is_own(block.uri):
-        changes["uri"] = rename_uri(block.uri, namespace)
+    if isinstance(block, ResourceLink | ResourceContents):
+        changes["uri"] = rename(block.uri)
     elif isinstance(block, EmbeddedResource):
-        changes["resource"] = rename_content(block.resource, namespace, is_own)
+        changes["resource"] = rename_content(block.resource, rename)
     if (meta := getattr(block, "meta", None)) is not None:
-        changes["meta"] = rename_meta(meta, namespace, is_own)
+        changes["meta"] = rename_meta(meta, rename)
     return replace(block, **changes) if changes else block
 
 
@@ -95,12 +93,12 @@ def copy_item(mount: Any, item: I) -> I:
     """
     namespace = mount.namespace
     if namespace and item.definition.meta:
-        meta = rename_meta(item.definition.meta, namespace, mount.is_own)
+        meta = rename_meta(item.definition.meta, mount.parent_uri)
         item = replace(item, definition=replace(item.definition, meta=meta))
     if isinstance(item, Tool):
         return _copy_tool(mount, item)
     if isinstance(item, Prompt):
-        definition = replace(item.definition, name=prefix_of(namespace) + item.name)
+        definition = replace(item.definition, name=mount.prefix + item.name)
         return replace(item, definition=definition, mounted=Mounted(mount, item.name))
     uri, mounted = rename_uri(item.uri, namespace), Mounted(mount, item.uri)
     if len(uri) > MAX_URI_LENGTH:
@@ -115,17 +113,13 @@ def copy_item(mount: Any, item: I) -> I:
 
 
 def _copy_tool(mount: Any, tool: Tool) -> Tool:
-    own, where, prefix = tool.name, f"{mount.where}, tool {tool.name}", prefix_of(mount.namespace)
+    own, where = tool.name, f"{mount.where}, tool {tool.name}"
     if mount.child is not None:  # else it runs at the parent: the child is only a registry
         tool = replace(tool, route=Mounted(mount, own), rewriter=None)
     if own in mount.transforms:
-        return registry.transforms.transform_tool(tool, mount.transforms[own], where, prefix)
-    name = check_name(prefix + own, where)
+        return registry.transforms.transform_tool(tool, mount.transforms[own], where, mount.prefix)
+    name = check_name(mount.prefix + own, where)
     return replace(tool, definition=replace(tool.definition, name=name), label=f"tool {name}")
-
-
-def prefix_of(namespace: str) -> str:
-    return f"{namespace}_" if namespace else ""
 
 
 def checked_transforms(transforms: Any, names: Sequence[str] | None, where: str) -> Mapping[str, Any]:

@@ -178,14 +178,12 @@ function drawSessions(sessions, total) {
 function drawMounts(mounts, total) {
   const rows = mounts.map((mount) => {
     const backend = isObject(mount.backend) ? mount.backend : null;
-    const counts = isObject(mount.counts) ? mount.counts : {};
     const cells = [
       shortened(mount.name, 60),
       mount.namespace ? el("code", {}, shortened(mount.namespace, 60)) : "–",
       backend ? `${mount.kind}: ${shortened(backend.target, 80)}` : shortened(mount.kind, 20),
       drawState(backend),
       shortened(backend?.revision ?? "–", 20),
-      ...["tools", "resources", "prompts"].map((kind) => number(counts[kind])),
       milliseconds(backend?.latency),
     ];
     return el(
@@ -194,7 +192,7 @@ function drawMounts(mounts, total) {
       cells.map((cell) => el("td", {}, cell)),
     );
   });
-  const heads = ["Name", "Namespace", "Is", "State", "Revision", "Tools", "Resources", "Prompts", "Latency"];
+  const heads = ["Name", "Namespace", "Is", "State", "Revision", "Latency"];
   return [table(heads, rows), drawRest(total - mounts.length)];
 }
 
