@@ -179,6 +179,55 @@ async def test_a_notification_that_ends_the_handshake_is_sent_again(loss: str) -
         assert (await client.call_tool("t")).text == "lost taken"
 
 
+async def test_an_answer_is_not_sent_into_the_next_session() -> None:
+    """A question there may have the same id."""
+    answered: list[str | None] = []
+    sessions: list[str] = []
+
+    async def behave(request: ScriptedRequest) -> None:
+        session = request.headers.get("mcp-session-id")
+        if request.method == "initialize":
+            sessions.append(f"s{len(sessions) + 1}")
+            handshake(request, Mcp_Session_Id=sessions[-1])
+        elif request.method == "tools/call":
+            request.stream()
+            request.event({"jsonrpc": "2.0", "id": 1, "method": "roots/list"})
+        elif request.method is None and request.message:
+            answered.append(session)
+            request.answer(502)
+        elif request.method == "ping" and session == "s1":
+            await until(lambda: len(answered) > 1)
+            request.answer(404)
+        elif not handshake(request):
+            request.result({})
+
+    async with Scripted(behave) as server, brisk_client(server.url, roots=["/x"], timeout=5) as client:
+        with pytest.raises(ConnectionLost, match="the session ended"):
+            await asyncio.gather(client.call_tool("t"), client.ping())
+        await client.ping()
+        await asyncio.sleep(0.3)
+    assert len(sessions) == 2
+    assert set(answered) == {"s1"}
+
+
+async def test_a_message_that_is_sent_again_waits_as_long_as_the_server_asks() -> None:
+    sent: list[float] = []
+
+    def behave(request: ScriptedRequest) -> None:
+        if request.method == "notifications/initialized":
+            sent.append(asyncio.get_running_loop().time())
+            if len(sent) == 1:
+                request.answer(429, Retry_After="1")
+            else:
+                request.answer(202)
+        elif not handshake(request):
+            request.result({})
+
+    async with Scripted(behave) as server, brisk_client(server.url, timeout=5) as client:
+        await client.ping()
+    assert sent[1] - sent[0] >= 0.5  # ten times the longest delay of a brisk client
+
+
 async def test_the_next_request_opens_a_new_session_where_all_is_agreed_again() -> None:
     behave = Announcing()
     async with Scripted(behave) as server, brisk_client(server.url) as client:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dovetail import Context, Elicit, InputRequired, Server
 from dovetail.auth import ApiKeys
-from dovetail.engine.open_calls import Asks, Failed, OpenCall, open_calls_of
+from dovetail.engine.open_calls import OpenCall, open_calls_of
 from dovetail.engine.workers import LeaseTimings
 from dovetail.protocol import revisions
 
@@ -32,11 +32,7 @@ async def book(nonce: str, seconds: float, ctx: Context) -> Any:
         outcome = await calls.begin(context, lambda ask: backend(ask, nonce, seconds))
     else:
         outcome = await calls.resume(ctx.request_state, ctx.input_responses, context)
-    if isinstance(outcome, Failed):
-        raise outcome.error
-    if isinstance(outcome, Asks):
-        return InputRequired(outcome.requests, state=outcome.state)
-    return outcome.value.decode()
+    return outcome if isinstance(outcome, InputRequired) else outcome.decode()
 
 
 async def backend(ask: OpenCall, nonce: str, seconds: float) -> bytes:

@@ -22,7 +22,7 @@ from dovetail.engine.request_context import RequestContext
 from dovetail.engine.resources import Resources
 from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeKind, Hub, Refresher
 from dovetail.engine.threads import ThreadPool
-from dovetail.engine.workers import LeaseTimings, keep_secrets_shared, shared_secrets
+from dovetail.engine.workers import LeaseTimings, WorkerLease, keep_secrets_shared, shared_secrets
 from dovetail.errors import ConnectionLost, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import ServerCapabilities
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from dovetail.engine.request_state import Sealer
     from dovetail.engine.result_cache import ResultCache
     from dovetail.engine.server_requests import UrlElicitations
-    from dovetail.engine.workers import WorkerLease
     from dovetail.registry.prompts import Completer, Prompt
     from dovetail.state.base import StateBackend
 
@@ -75,7 +74,7 @@ class Engine:
         self._state: StateBackend | None = None  # until it is needed, or set
         self._random_name = os.urandom(8).hex()
         self._elicitations: UrlElicitations | None = None  # from the first one on
-        self._lease: WorkerLease | None = None  # of the transport, or from the first call with a key on
+        self._lease: WorkerLease | None = None  # of the transport, or from the first call that needs it on
         self.running_steps: set[asyncio.Task[Any]] = set()
         self._store_generation = ""  # as it was last known
         self.tools = tools
@@ -299,8 +298,15 @@ class Engine:
     def mounted_engines(self) -> "list[Engine]":
         return [] if self.mounts is None else self.mounts.engines()
 
-    lease: "WorkerLease | None" = _of_root("_lease")
+    lease: WorkerLease | None = _of_root("_lease")
     store_generation: str = _of_root("_store_generation")
+
+    def worker_lease(self) -> WorkerLease:
+        """The lease of this worker, made if the transport has none."""
+        if self.lease is None:
+            self.lease = WorkerLease(self.state, self.lease_timings)
+            self.lease.start()
+        return self.lease
 
     @property
     def state(self) -> "StateBackend":

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from dovetail import engine as lazy
 from dovetail.engine.call_tool import call_tool, error_result, has_begun
 from dovetail.engine.request_context import RequestContext
-from dovetail.engine.workers import WorkerLease
-from dovetail.errors import URL_ELICITATION_REQUIRED, ProtocolError
+from dovetail.errors import URL_ELICITATION_REQUIRED, ProtocolError, ToolError
 from dovetail.protocol.jsonrpc import encode, invalid_params, sendable
 from dovetail.protocol.methods import CallToolParams
 from dovetail.protocol.request_state import Round, arguments_digest, decode_round
@@ -60,7 +59,28 @@ TEXTS = {
     "It is not run again; check its effect before you call again, with a new key.",
 }
 
-Failure = tuple[int, str, Any, int]  # code, message, data and HTTP status of a ProtocolError
+
+class Failure(NamedTuple):
+    """A ToolError or a ProtocolError that can be stored."""
+
+    code: int  # 0 for a ToolError
+    message: str
+    data: Any
+    http_status: int
+
+    @classmethod
+    def from_error(cls, error: ToolError | ProtocolError) -> "Failure":
+        if isinstance(error, ToolError):
+            return cls(0, sendable(str(error)), None, 200)
+        data = None
+        with suppress(OutputError):  # data that can't be sent either
+            data = to_jsonable(error.data)
+        return cls(error.code, sendable(error.message), data, error.http_status)
+
+    def to_error(self) -> ToolError | ProtocolError:
+        if self.code == 0:
+            return ToolError(self.message)
+        return ProtocolError(self.message, code=self.code, data=self.data, http_status=self.http_status)
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -77,9 +97,8 @@ class Record(msgspec.Struct, frozen=True):
     def replay(self, tool: Tool) -> Result:
         if isinstance(self.outcome, InputRequiredResult):
             return self.outcome
-        if isinstance(self.outcome, tuple):
-            code, message, data, http_status = self.outcome
-            raise ProtocolError(message, code=code, data=data, http_status=http_status)
+        if isinstance(self.outcome, Failure):
+            raise self.outcome.to_error()
         if isinstance(self.outcome, bytes):
             result = restore_result(self.outcome)
         else:
@@ -122,11 +141,8 @@ class KeyedCall:
     """One call with a key: it claims the key and runs, or gets what an earlier call has left there."""
 
     def __init__(self, engine: "Engine", context: RequestContext, tool: Tool, name: str) -> None:
-        if engine.lease is None:
-            engine.lease = WorkerLease(engine.state, engine.lease_timings)
-            engine.lease.start()
         self._engine = engine
-        self._lease = engine.lease
+        self._lease = engine.worker_lease()
         self._context = context
         self._tool = tool
         self._name = name  # of the record
@@ -221,10 +237,7 @@ class KeyedCall:
             asked = decode_round(self._engine.sealer.open(end.state))
             return replace(self._claim, outcome=end, call=asked.call, round=asked.number, expires=asked.expires)
         if isinstance(end, ProtocolError):
-            data = None
-            with suppress(OutputError):  # data that can't be sent either
-                data = to_jsonable(end.data)
-            return replace(self._claim, outcome=(end.code, sendable(end.message), data, end.http_status))
+            return replace(self._claim, outcome=Failure.from_error(end))
         assert isinstance(end, ToolResult)
         stored = store_result(end)
         return replace(self._claim, outcome=stored if len(stored) <= MAX_STORED_BYTES else TOO_LONG)

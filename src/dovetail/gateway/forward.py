@@ -16,7 +16,7 @@ from dovetail.client.handlers import INPUT_METHODS, RequiredInput, read_elicitat
 from dovetail.client.results import LogMessage, decode, result_type_of
 from dovetail.engine.caller_state import state_owner
 from dovetail.engine.context import Context, request_of, send_log, wanted_level
-from dovetail.engine.open_calls import Asks, Failed, OpenCall, Outcome, open_calls_of
+from dovetail.engine.open_calls import OpenCall, open_calls_of
 from dovetail.engine.request_context import RequestContext, server_requests_of
 from dovetail.gateway.backends import Backend, Caller, describe_failure, printable
 from dovetail.protocol import jsonrpc, results, revisions
@@ -421,12 +421,10 @@ class Forwarder:
             await call.flush()
         return b"%b %b" % (revision.name.encode(), raw)
 
-    def _read_outcome(self, outcome: Outcome) -> tuple[Raw, Revision] | InputRequired:
-        if isinstance(outcome, Asks):
-            return InputRequired(outcome.requests, state=outcome.state)
-        if isinstance(outcome, Failed):
-            raise outcome.error
-        name, _, raw = outcome.value.partition(b" ")
+    def _read_outcome(self, outcome: bytes | InputRequired) -> tuple[Raw, Revision] | InputRequired:
+        if isinstance(outcome, InputRequired):
+            return outcome
+        name, _, raw = outcome.partition(b" ")
         return Raw(raw), revisions.BY_NAME[name.decode()]
 
     # ── input_required of a backend ──

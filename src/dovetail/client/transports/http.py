@@ -284,7 +284,7 @@ class PostTransport(Transport):
         return False
 
     async def close(self) -> None:
-        self._cancel_all()
+        _cancel_tasks([*self._posts.values(), *self._streams])
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._http.limits.close_timeout):
@@ -329,7 +329,8 @@ class PostTransport(Transport):
         return task
 
     def _cancel_all(self) -> None:
-        _cancel_tasks([*self._posts.values(), *self._streams])
+        """Cancel all tasks of a session that has ended: the next one may give its questions the same ids."""
+        _cancel_tasks([*self._posts.values(), *self._background, *self._streams])
 
     def _start_stream(self, reading: Coroutine[Any, Any, None]) -> None:
         _cancel_tasks(self._streams)
@@ -360,6 +361,7 @@ class PostTransport(Transport):
             except errors.DovetailError as failure:
                 if not _may_repeat(message, failure):
                     raise
+                backoff.retry = failure.retry_after if isinstance(failure, errors.TooManyRequests) else None
             await asyncio.sleep(backoff.next_delay())
 
     def _failed(self, message: OutgoingMessage, failure: errors.DovetailError) -> None:
