@@ -7,20 +7,20 @@ INNER := $(addprefix tests/,protocol schema registry engine state auth transport
 	tests/test_imports.py tests/test_server.py
 unexport PYTHONDONTWRITEBYTECODE  # compiling everything in every process would take a third of the time
 
-.PHONY: run setup test check soak bench conformance node servers browser screenshots lint types clean
+.PHONY: run setup test check soak bench conformance node fastmcp servers browser screenshots lint types clean
 
 run: $(RUNS)             ## start the reference server at http://127.0.0.1:8000/mcp
 	@$(BIN)/dovetail run
 
 setup: $(STAMP)          ## make .venv with all that the tests need, and nothing else
 
-test: $(STAMP) .cache/suites/.fetched node servers browser lint types   ## lint, types, every test
+test: $(STAMP) .cache/suites/.fetched node fastmcp servers browser lint types   ## lint, types, every test
 	$(BIN)/pytest -n 3 -m "not soak"
 
 check: $(STAMP) lint types   ## the inner loop: lint, types, the quick tests
 	$(BIN)/pytest $(INNER) -n 3 -m "not soak and not slow and not long" --hypothesis-profile quick
 
-soak: $(STAMP) .cache/suites/.fetched node servers browser   ## the long forms of the slow proofs
+soak: $(STAMP) .cache/suites/.fetched node fastmcp servers browser   ## the long forms of the slow proofs
 	$(BIN)/pytest -m soak --timeout 3600 -s
 	$(BIN)/pytest benchmarks/tests --timeout 600
 
@@ -32,6 +32,9 @@ conformance: $(STAMP) node   ## the official conformance suite, under the strict
 
 node: $(STAMP)           ## Node 22 and what runs on it, from npm
 	@$(BIN)/python scripts/node_tools.py
+
+fastmcp: $(STAMP)        ## FastMCP in an environment of its own, for the tests of the gateway
+	@$(BIN)/python scripts/fastmcp_environment.py
 
 servers: $(STAMP)        ## a Redis and an nginx for the tests, where there are none
 	@$(BIN)/python scripts/test_servers.py

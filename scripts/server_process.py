@@ -31,10 +31,10 @@ class Serving(NamedTuple):
 
 
 @contextmanager
-def serving(program: Sequence[str], log: Path) -> Iterator[Serving]:
+def serving(program: Sequence[str], log: Path, python: str | Path = sys.executable) -> Iterator[Serving]:
     """Run a Python program as a server; all that it writes goes into the log. Raises NotListening."""
     served = Serving(_free_port(), [])
-    command = [sys.executable, *program, "--port", str(served.port)]
+    command = [str(python), *program, "--port", str(served.port)]
     with log.open("w") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, process_group=OWN_GROUP

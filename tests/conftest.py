@@ -11,6 +11,7 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 import browser
+import fastmcp_environment
 
 import nodejs
 import official
@@ -58,6 +59,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(missing, red=True, bold=True)
     if (missing := nodejs.why_missing()) is not None:
         terminalreporter.section("no conformance suite, no TypeScript client", sep="!", red=True, bold=True)
+        terminalreporter.write_line(missing, red=True, bold=True)
+    if (missing := fastmcp_environment.why_missing()) is not None:
+        terminalreporter.section("no FastMCP", sep="!", red=True, bold=True)
         terminalreporter.write_line(missing, red=True, bold=True)
     if (missing := browser.why_missing()) is not None:
         terminalreporter.section("no browser", sep="!", red=True, bold=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import node_tools
-import pytest
+
+import missing
 
 PROGRAMS = Path(__file__).parent / "node"
 PROGRAM_TIMEOUT = 60  # seconds for one program; only a hanging one needs them
@@ -17,19 +18,14 @@ def why_missing(target: Path = node_tools.TARGET) -> str | None:
     """What keeps the programs from running, in words."""
     try:
         node_tools.require(target)
-    except node_tools.NodeMissing as missing:
-        return str(missing)
+    except node_tools.NodeMissing as problem:
+        return str(problem)
     return None
 
 
 def demand(target: Path = node_tools.TARGET) -> None:
     """Skip loudly where the parts for Node are absent; in CI their absence is a failure."""
-    reason = why_missing(target)
-    if reason is None:
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"CI: {reason}")
-    pytest.skip(f"! {reason}")
+    missing.demand(why_missing(target))
 
 
 def run(program: str, *arguments: str) -> dict[str, Any]:

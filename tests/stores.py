@@ -11,8 +11,9 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
 import test_servers
+
+import missing
 
 TIME_LIMIT = 10  # seconds for a server to start or end; only a broken one needs them
 TRIES = 5  # another process may take a free port first
@@ -22,19 +23,14 @@ def why_missing() -> str | None:
     """What keeps the tests on a real store from running, in words."""
     try:
         test_servers.store()
-    except test_servers.ServerMissing as missing:
-        return str(missing)
+    except test_servers.ServerMissing as problem:
+        return str(problem)
     return None
 
 
 def demand() -> None:
     """Skip loudly where no store can be had; in CI its absence is a failure."""
-    reason = why_missing()
-    if reason is None:
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"CI: {reason}")
-    pytest.skip(f"! {reason}")
+    missing.demand(why_missing())
 
 
 class StoreServer:

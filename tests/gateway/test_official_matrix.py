@@ -1,24 +1,27 @@
 """Official clients of both eras, over HTTP and stdio, in front of a gateway to official servers and ours, of both eras.
 
 Every client does all `THINGS` with every server; what a server can't do stands in `IMPOSSIBLE`, with its reason. Both
-clients know both eras, each in one version. The everything-server has a handshake only. FastMCP is no dependency of the
-tests, but of the benchmarks: see benchmarks/proxy.py.
+clients know both eras, each in one version. The everything-server has a handshake only. FastMCP runs in an environment
+of its own, which scripts/fastmcp_environment.py makes.
 """
 
 import json
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
+import fastmcp_environment
 import matrix_servers
 import node_tools
 import pytest
 from mcp import Client, types
 from server_process import serving
 
+import missing
 import nodejs
 from http_serving import until
 from official import COMPLAINT
@@ -62,7 +65,7 @@ def common_results(name: str) -> dict[str, Any]:
         "call": "5",
         "progress": [[1, 2], [2, 2]],
         "cancel": "yes",
-        "log": "working",
+        "log": r'\{"msg": ?"working".*\}' if name.startswith("fastmcp") else "working",  # an object, and passed as one
         "subscribe": f"notes://{name}/all",
         "complete": ["python", "perl"],
         "elicit": rf"accept Ada to \[{name}\] Who\?",
@@ -108,6 +111,8 @@ EVERYTHING_RESULTS = {
 IMPOSSIBLE = {  # server, thing: why no client can
     ("everything", "cancel"): "none of its tools tells that a call was cancelled",
     ("everything", "subscribe"): "it updates only the session that toggles this, which is not the one that subscribes",
+    ("fastmcp_new", "subscribe"): "FastMCP has no subscriptions/listen",
+    ("fastmcp_old", "subscribe"): "FastMCP has no resources/subscribe",
     ("sdk_old", "subscribe"): "MCPServer has no resources/subscribe; what it publishes reaches listeners alone",
 }
 
@@ -150,18 +155,23 @@ def fits(expected: Any, found: Any) -> bool:
 @pytest.fixture(scope="module")
 def backends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
     nodejs.demand()
+    missing.demand(fastmcp_environment.why_missing())
     folder = tmp_path_factory.mktemp("matrix")
-    with serving([SERVERS, "own"], folder / "own.log") as own, serving([SERVERS, "sdk"], folder / "sdk.log") as sdk:
-        targets = {"own": f"{own.origin}/mcp", "sdk": f"{sdk.origin}/mcp"}
+    pythons = {"own": sys.executable, "sdk": sys.executable, "fastmcp": fastmcp_environment.environment().python}
+    with ExitStack() as stack:
+        started = {
+            make: stack.enter_context(serving([SERVERS, make], folder / f"{make}.log", python))
+            for make, python in pythons.items()
+        }
         mounts: dict[str, dict[str, Any]] = {
-            f"{make}_{era}": {"target": target, "revision": revision}
-            for make, target in targets.items()
+            f"{make}_{era}": {"target": f"{server.origin}/mcp", "revision": revision}
+            for make, server in started.items()
             for era, revision in ERAS.items()
         }
         mounts["everything"] = {"target": [str(node_tools.node()), str(EVERYTHING), "stdio"]}
         with serving([GATEWAY, json.dumps(mounts)], folder / "gateway.log") as gateway:
             yield Backends(mounts, f"{gateway.origin}/mcp")
-    assert not [*gateway.complaints, *own.complaints], (folder / "gateway.log").read_text()
+    assert not [*gateway.complaints, *started["own"].complaints], (folder / "gateway.log").read_text()
 
 
 @pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
@@ -191,6 +201,16 @@ async def test_the_python_client(backends: Backends, tmp_path: Path, transport: 
             name: {thing: await user.do(**step) for thing, step in steps.items()} for name, steps in plan.items()
         }
     backends.check(outcomes)
+
+
+def test_without_fastmcp_a_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = fastmcp_environment.why_missing(tmp_path)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="NO FASTMCP"):
+        missing.demand(reason)
+    monkeypatch.setenv("CI", "false")
+    with pytest.raises(pytest.skip.Exception, match="NO FASTMCP"):
+        missing.demand(reason)
 
 
 class User:
@@ -237,7 +257,7 @@ class User:
         return types.ListRootsResult(roots=[types.Root(uri="file:///srv", name="srv")])
 
     async def _log(self, params: types.LoggingMessageNotificationParams) -> None:
-        self._logged.append(str(params.data))
+        self._logged.append(params.data if isinstance(params.data, str) else json.dumps(params.data))
 
     async def _note(self, message: Any) -> None:
         if isinstance(message, types.ResourceUpdatedNotification):

@@ -21,7 +21,9 @@ function prepare(client) {
     content: { type: "text", text: "sampled" },
   }));
   client.setRequestHandler("roots/list", async () => ({ roots: [{ uri: "file:///srv", name: "srv" }] }));
-  client.setNotificationHandler("notifications/message", ({ params }) => logged.push(String(params.data)));
+  client.setNotificationHandler("notifications/message", ({ params: { data } }) =>
+    logged.push(typeof data === "string" ? data : JSON.stringify(data)),
+  );
   client.setNotificationHandler("notifications/resources/updated", ({ params }) => updated.push(params.uri));
 }
 
