@@ -319,22 +319,6 @@ async def test_questions_pass_from_socket_to_socket(front: str, back: str) -> No
     assert len(seen) == 10
 
 
-async def test_the_client_is_told_that_the_user_is_done_at_a_page() -> None:
-    done: list[str] = []
-    backend = make_backend()
-
-    @backend.tool
-    async def wait_there(ctx: Context) -> str:
-        return (await ctx.elicit_url("Sign in", "https://example.com/in", elicitation_id="x")).action
-
-    proxy = Proxy(backend, name="calendar", protocol_version=OLD)
-    async with through(proxy, OLD, elicitation_complete_handler=done.append, **answers([])) as client:
-        assert (await client.call_tool("wait_there")).text == "accept"
-        assert await backend.complete_elicitation("x")
-        await until(lambda: len(done) == 1)
-        assert done[0].startswith("calendar:")
-
-
 async def test_answers_that_nobody_asked_for_pass_as_they_are() -> None:
     backend = Server("backend", version="1.0.0")
 
@@ -775,24 +759,6 @@ async def test_a_late_log_reaches_no_other_caller(back: str) -> None:
             await ann.call_tool("good", {"who": "ann"})
             await bob.call_tool("good", {"who": "bob"})
     assert {each.data for each in heard} <= {"of bob"}
-
-
-async def test_the_end_at_a_page_is_told_to_its_own_caller_only() -> None:
-    told: list[str] = []
-    proxy = Proxy(liar("page_done"))
-
-    def options(name: str) -> dict[str, Any]:
-        return {"elicitation_complete_handler": lambda _: told.append(name), **answers([])}
-
-    async with (
-        as_caller(proxy, "ann", OLD, **options("ann")) as ann,
-        as_caller(proxy, "bob", OLD, **options("bob")) as bob,
-    ):
-        for each in (ann, bob):
-            await each.call_tool("good")
-        for each, expected in ((ann, ["ann"]), (bob, ["ann", "bob"])):
-            await each.call_tool("good", {"done": True})
-            await until(lambda expected=expected: told == expected)
 
 
 @eras

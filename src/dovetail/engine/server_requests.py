@@ -29,7 +29,7 @@ from dovetail.engine.request_context import (
 from dovetail.engine.threads import thread_slot_lent, waiting_thread
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.capabilities import require_client_support
-from dovetail.protocol.elicitation import InputRequest, InputRequired, restore_content
+from dovetail.protocol.elicitation import InputRequest, InputRequired, restore_answer
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, encode
 from dovetail.protocol.request_state import MAX_ROUNDS
 from dovetail.protocol.revisions import Revision
@@ -169,15 +169,11 @@ class LiveRequests:
                 tasks = {key: group.create_task(self._send(each, timeout)) for key, each in requests.items()}
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        self.input_responses = {key: self._restore(key, requests[key], task.result()) for key, task in tasks.items()}
+        answers = {key: _parse_object(key, task.result()) for key, task in tasks.items()}
+        self.input_responses = {
+            key: restore_answer(requests[key].server_request, answer, self._revision) for key, answer in answers.items()
+        }
         self.request_state = None if required.state is UNSET else to_jsonable(required.state)
-
-    def _restore(self, key: str, request: InputRequest[Any], response: Raw) -> Any:
-        """The response, with its form in the newest spelling."""
-        value, schema = _parse_object(key, response), request.server_request.params.get("requestedSchema")
-        if schema is not None and isinstance(content := value.get("content"), dict):
-            value["content"] = restore_content(schema, content, self._revision)
-        return value
 
     async def require_urls(self, required: errors.UrlElicitationRequired) -> None:
         for input_request in required.elicitations:

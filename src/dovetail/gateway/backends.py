@@ -39,10 +39,6 @@ class BackendLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_items: int = 10_000  # of one list
 
 
-class Unreachable(errors.ToolError):
-    """The backend can't be reached; nothing was sent."""
-
-
 def printable(text: object, longest: int = 500) -> str:
     """A text of a backend, for a client: bounded, in one line."""
     whole = str(text)
@@ -70,9 +66,8 @@ class Caller(NamedTuple):
 class BackendSession(ClientSession):
     """A session with the backend, and the calls that it carries."""
 
-    def __init__(self, transport: Transport, options: SharedOptions, tag: str) -> None:
+    def __init__(self, transport: Transport, options: SharedOptions) -> None:
         super().__init__(transport, options, lambda _: None)
-        self.tag = tag  # of the elicitations that were asked in it
         self.calls: dict[RequestId, Call] = {}
         self.is_over = False  # another one is opened for the next call
         self.has_streams = transport.reconnects  # whose messages name their call
@@ -86,7 +81,7 @@ class BackendSession(ClientSession):
 
     async def carry(self, call: "Call", method: str, params: Params) -> Raw:
         """The result of a request of a client."""
-        level, call.tag = call.level, self.tag
+        level = call.level
         self._is_shared |= self._owner not in (None, call.caller.owner)
         self._owner = call.caller.owner or "unknown"
         if level is not None and self.revision.handshake and "logging" in self.negotiated.capabilities:
@@ -121,10 +116,8 @@ class BackendSession(ClientSession):
         return next(iter(self.calls.values())) if len(self.calls) == 1 and not self._is_shared else None
 
     def prepare_handler(self, method: str, params: Raw) -> RunHandler:
-        if self._negotiated is None or self.revision.input_required:
-            raise errors.ProtocolError(f"Method not found: {method[:100]}", code=errors.METHOD_NOT_FOUND)
         call = self._find_call()
-        if call is None or not call.can_be_asked:
+        if call is None or not call.can_be_asked or self.revision.input_required:
             raise errors.ProtocolError("This question belongs to no call", code=errors.INVALID_REQUEST)
         return call.prepare_answer(method, params)
 
@@ -206,8 +199,8 @@ class Backend:
     def in_backoff(self) -> bool:
         return asyncio.get_running_loop().time() < self._retry_at
 
-    def unreachable(self, reason: str) -> Unreachable:
-        return Unreachable(f"The server {self.name!r} can't be reached: {reason}")
+    def unreachable(self, reason: str) -> errors.ToolError:
+        return errors.ToolError(f"The server {self.name!r} can't be reached: {reason}")
 
     async def main(self, caller: Caller = NOBODY) -> BackendSession:
         """The session for lists and changes."""
@@ -215,7 +208,7 @@ class Backend:
 
     @asynccontextmanager
     async def session(self, caller: Caller) -> AsyncIterator[BackendSession]:
-        """A session for one call. Raises Unreachable, or ToolBusy if there are too many."""
+        """A session for one call. Raises ToolError if it can't be reached, or there are too many."""
         main = await self.main(caller)
         has_own = main.revision.handshake or (self._per_caller and caller.principal is not None)
         if not has_own or (caller.is_local and caller == self._main_caller):

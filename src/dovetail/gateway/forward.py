@@ -19,25 +19,15 @@ from dovetail.engine.context import Context, request_of, send_log, wanted_level
 from dovetail.engine.open_calls import Asks, Failed, OpenCall, Outcome, open_calls_of
 from dovetail.engine.request_context import RequestContext, server_requests_of
 from dovetail.gateway.backends import Backend, Caller, describe_failure, printable
-from dovetail.protocol import jsonrpc, results, revisions
+from dovetail.protocol import jsonrpc, results, revisions, types
 from dovetail.protocol.capabilities import Completion, passes_level
-from dovetail.protocol.elicitation import InputRequest, InputRequired, ServerRequest, render_form, restore_content
+from dovetail.protocol.elicitation import InputRequest, InputRequired, ServerRequest, render_form, restore_answer
 from dovetail.protocol.inbound import CAPABILITIES_KEY
 from dovetail.protocol.jsonrpc import UNREADABLE, encode
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.results import INPUT_REQUIRED, CompleteResult, PromptResult, ReadResourceResult, ToolResult
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sampling import SamplingParams, shape_sampling
-from dovetail.protocol.types import (
-    CALL_KEY,
-    PROCESS_KEY,
-    Content,
-    EmbeddedResource,
-    ResourceContents,
-    ResourceLink,
-    ToolDefinition,
-    describes_object,
-)
 from dovetail.registry.elicitation import ElicitUrl
 
 T = TypeVar("T")
@@ -51,7 +41,7 @@ INPUT_REQUESTS = frozenset({"elicitation/create", "sampling/createMessage", "roo
 PARTS = {"elicitation": ("form", "url"), "sampling": ("context", "tools"), "roots": ()}
 MCP_KEYS = "io.modelcontextprotocol/"
 OWN_KEYS = (MCP_KEYS, "dovetail/", "progressToken")  # of `_meta`, which are about one hop
-PASSED_KEYS = (CALL_KEY, PROCESS_KEY)
+PASSED_KEYS = (types.CALL_KEY, types.PROCESS_KEY)
 RESERVED = frozenset(range(-32768, -31999)) - {-32700, -32600, -32601, -32602, -32603}  # codes without a meaning now
 _rank = {revision.name: rank for rank, revision in enumerate(revisions.ALL)}
 
@@ -69,10 +59,10 @@ class _ToolResult(msgspec.Struct, rename="camel"):
 
 
 class _Contents(msgspec.Struct):
-    contents: list[ResourceContents]
+    contents: list[types.ResourceContents]
 
 
-_read_content = msgspec.json.Decoder(list[Content]).decode
+_read_content = msgspec.json.Decoder(list[types.Content]).decode
 
 
 class PassedResult(ToolResult, frozen=True, kw_only=True):
@@ -101,7 +91,7 @@ def _read_completion(raw: Raw, _: Revision) -> Completion:
     return decode("completion/complete", raw, CompleteResult).completion
 
 
-def read_tool_result(tool: ToolDefinition, client: Revision, raw: Raw, backend: Revision) -> ToolResult:
+def read_tool_result(tool: types.ToolDefinition, client: Revision, raw: Raw, backend: Revision) -> ToolResult:
     """The result for a client's revision; as bytes if that is the backend's or newer. Raises UNREADABLE."""
     head = decode("tools/call", raw, _ToolResult)
     structured, schema = head.structured_content, tool.output_schema
@@ -112,11 +102,11 @@ def read_tool_result(tool: ToolDefinition, client: Revision, raw: Raw, backend: 
         "is_error": head.is_error,
         "meta": {key: value for key, value in head.meta.items() if not key.startswith(MCP_KEYS)} or None,
         "has_schema": schema is not None,
-        "wrap": schema is not None and not describes_object(schema),
+        "wrap": schema is not None and not types.describes_object(schema),
         "text_copy": False,
     }
     content = _read_content(head.content)
-    has_links = any(isinstance(block, (ResourceLink, EmbeddedResource)) for block in content)
+    has_links = any(isinstance(block, (types.ResourceLink, types.EmbeddedResource)) for block in content)
     if has_links or _rank[client.name] < _rank[backend.name]:
         return ToolResult(content=content, **parts)
     return PassedResult(content=content, encoded=head.content, **parts)
@@ -128,35 +118,21 @@ def read_tool_result(tool: ToolDefinition, client: Revision, raw: Raw, backend: 
 class PassedRequest:
     """A question of a backend with raw params, as its client's revision spells them."""
 
-    def __init__(
-        self, method: str, params: dict[str, Any], requires: tuple[str, ...],
-        render: Callable[[Revision], dict[str, Any]] | None = None,
-    ) -> None:  # fmt: skip
-        self.server_request = ServerRequest(method=method, params=params, requires=requires)
+    def __init__(self, server_request: ServerRequest, render: Callable[[Revision], dict[str, Any]]) -> None:
+        self.server_request = server_request
         self._render = render
 
     def params(self, revision: Revision) -> dict[str, Any]:
         try:
-            return self.server_request.params if self._render is None else self._render(revision)
+            return self._render(revision)
         except (KeyError, TypeError, ValueError, AttributeError):  # the backend's form is odd
             raise errors.QuestionFailed(f"The question can't be put to a client of {revision.name}") from None
 
     def read(self, result: bytes | Raw, revision: Revision) -> Raw:
-        """The client's result as it is, but for a form that had to be spelled differently."""
-        schema = self.server_request.params.get("requestedSchema")
-        if schema is None or revision.rich_forms:
-            return Raw(bytes(result))
         with suppress(*UNREADABLE):
             answer = msgspec.json.decode(result, type=dict[str, Any])
-            if isinstance(content := answer.get("content"), dict):
-                answer["content"] = restore_content(schema, content, revision)
-            return Raw(encode(answer))
+            return Raw(encode(restore_answer(self.server_request, answer, revision)))
         raise errors.QuestionFailed("The client's answer can't be read")
-
-
-class PassedUrl(ElicitUrl):
-    def read(self, result: bytes | Raw, revision: Revision) -> Any:  # noqa: ARG002
-        return Raw(bytes(result))
 
 
 class Questions(NamedTuple):
@@ -171,11 +147,7 @@ class Questions(NamedTuple):
         known = {kind: declared[kind] for kind in kinds if isinstance(declared.get(kind), Mapping)}
         return {kind: {part: {} for part in PARTS[kind] if part in parts} for kind, parts in known.items()}
 
-    def own_id(self, tag: str, id: str) -> str:
-        """The id of an elicitation at our own client: those of two sessions may be the same."""
-        return f"{self.name}:{tag}:{id}"[:256]
-
-    def read(self, method: str, params: Raw, tag: str = "") -> InputRequest[Any]:
+    def read(self, method: str, params: Raw) -> InputRequest[Any]:
         """Raises ProtocolError for one that is not allowed, or can't be read."""
         kind = method.partition("/")[0]
         if method not in INPUT_REQUESTS or (kind != "elicitation" and kind not in self.allow):
@@ -184,39 +156,37 @@ class Questions(NamedTuple):
         try:
             if len(params) > MAX_QUESTION_BYTES:
                 raise errors.SetupError(f"it has more than {MAX_QUESTION_BYTES} bytes")
-            if kind == "elicitation":
-                return self.read_elicit(params, tag)
-            return _read_sample(params) if kind == "sampling" else PassedRequest(method, {}, ("roots",))
-        except UNREADABLE as failure:
-            words = jsonrpc.describe_decode_error(failure)
-        except (errors.SetupError, errors.ProtocolError) as bad:
-            words = str(bad)
-        raise errors.ProtocolError(f"Invalid params: {words}", code=errors.INVALID_PARAMS)
+            if kind == "roots":
+                return PassedRequest(ServerRequest(method=method, params={}, requires=("roots",)), lambda _: {})
+            return _read_sample(params) if kind == "sampling" else self._read_elicit(params)
+        except (*UNREADABLE, errors.SetupError, errors.ProtocolError) as bad:
+            raise errors.ProtocolError(f"Invalid params: {printable(bad)}", code=errors.INVALID_PARAMS) from None
 
-    def read_elicit(self, params: Raw, tag: str, page: type[ElicitUrl] = PassedUrl) -> InputRequest[Any]:
+    def read_page(self, params: Raw) -> ElicitUrl:
+        """A page that the user should open; its id is our own, since those of two sessions may be the same."""
         request = read_elicitation(params)
-        message = f"[{self.name}] {request.message}"
+        return ElicitUrl(f"[{self.name}] {request.message}", request.url or "")
+
+    def _read_elicit(self, params: Raw) -> InputRequest[Any]:
+        request = read_elicitation(params)
         if request.mode == "url":
-            id = None if request.elicitation_id is None else self.own_id(tag, request.elicitation_id)
-            return page(message, request.url or "", elicitation_id=id)
-        schema = request.schema or {}
+            page = self.read_page(params)
+            return PassedRequest(page.server_request, page.params)
+        form = {"mode": "form", "message": f"[{self.name}] {request.message}", "requestedSchema": request.schema}
 
         def render(revision: Revision) -> dict[str, Any]:
-            mode = {"mode": "form"} if revision.url_elicitation else {}
-            return {**mode, "message": message, "requestedSchema": render_form(schema, revision)}
+            params = form | {"requestedSchema": render_form(request.schema or {}, revision)}
+            return params if revision.url_elicitation else {key: params[key] for key in params if key != "mode"}
 
-        whole = {"mode": "form", "message": message, "requestedSchema": schema}
-        return PassedRequest("elicitation/create", whole, ("elicitation.form",), render)
+        asked = ServerRequest(method="elicitation/create", params=form, requires=("elicitation.form",))
+        return PassedRequest(asked, render)
 
 
-def _read_sample(params: Raw) -> InputRequest[Any]:
-    request = msgspec.json.decode(params, type=SamplingParams)
-    return PassedRequest(
-        "sampling/createMessage",
-        msgspec.to_builtins(request),
-        request.requires,
-        lambda revision: msgspec.to_builtins(shape_sampling(request, revision)),
-    )
+def _read_sample(raw: Raw) -> InputRequest[Any]:
+    request = msgspec.json.decode(raw, type=SamplingParams)
+    params = msgspec.to_builtins(request)
+    asked = ServerRequest(method="sampling/createMessage", params=params, requires=request.requires)
+    return PassedRequest(asked, lambda revision: msgspec.to_builtins(shape_sampling(request, revision)))
 
 
 # ── calls ──
@@ -237,8 +207,7 @@ class Call:
         self.engine, self.context = request_of(ctx)
         self.level = wanted_level(ctx)
         self.current: Callable[[], Context | None] = lambda: ctx  # of the request that waits
-        self.tag = ""  # of the session that carries it
-        self.id: RequestId = ""  # in that session
+        self.id: RequestId = ""  # in the session that carries it
         self.ask: Callable[[InputRequest[Any]], Awaitable[Raw]] = self._ask_live
         self._questions = questions
         self._unsent: deque[Callable[[], Awaitable[None]]] = deque(maxlen=MAX_UNSENT)
@@ -284,7 +253,7 @@ class Call:
             await self._sending
 
     def prepare_answer(self, method: str, params: Raw) -> Callable[[], Awaitable[Any]]:
-        return partial(self._answer, self._questions.read(method, params, self.tag))
+        return partial(self._answer, self._questions.read(method, params))
 
     async def _ask_live(self, request: InputRequest[Any]) -> Raw:
         return await server_requests_of(self.engine, self.context).request(request, self.engine.options.answer_timeout)
@@ -307,7 +276,7 @@ class Forwarder:
         self._questions = questions
         self._subject = f"The server {backend.name!r}"
 
-    async def call_tool(self, tool: ToolDefinition, arguments: Raw, ctx: Context) -> ToolResult | InputRequired:
+    async def call_tool(self, tool: types.ToolDefinition, arguments: Raw, ctx: Context) -> ToolResult | InputRequired:
         read = partial(read_tool_result, tool, request_of(ctx)[1].request.revision)
         return await self._request(ctx, "tools/call", {"name": tool.name, "arguments": arguments}, read)
 
@@ -407,12 +376,8 @@ class Forwarder:
                 raise errors.ToolError(f"{self._subject} asks {question.method[:100]}: {bad.message}") from None
         if not asked and not call.context.request.revision.input_required:  # else the client waits
             await asyncio.sleep(ROUND_WAIT)
-        try:
-            return InputRequired(
-                requests, {} if result.request_state is None else {"requestState": result.request_state}
-            )
-        except errors.SetupError:
-            raise errors.BadResponse("it asks too many questions at once, or by keys that are too long") from None
+        state = {} if result.request_state is None else {"requestState": result.request_state}
+        return InputRequired(requests, state)
 
     # ── failures ──
 
@@ -420,7 +385,7 @@ class Forwarder:
         """What the client gets to see."""
         words = printable(failure.message) if isinstance(failure, errors.ServerError) else describe_failure(failure)
         match failure:
-            case errors.ToolError() | errors.ProtocolError() | errors.SetupError() | errors.UrlElicitationRequired():
+            case errors.ToolError() | errors.ProtocolError() | errors.UrlElicitationRequired():
                 return failure
             case errors.TooManyRequests() | errors.NotSignedIn():
                 return errors.ToolError(f"{self._subject} refused the request: {words}")
@@ -439,15 +404,11 @@ class Forwarder:
         if code == errors.URL_ELICITATION_REQUIRED:
             with suppress(errors.ProtocolError, errors.SetupError, TypeError, KeyError, *UNREADABLE):
                 pages: Any = [Raw(encode({**page, "mode": "url"})) for page in data["elicitations"][:100]]
-                return errors.UrlElicitationRequired(
-                    *[self._questions.read_elicit(page, call.tag, ElicitUrl) for page in pages]
-                )
+                return errors.UrlElicitationRequired(*map(self._questions.read_page, pages))
         if code == errors.MISSING_CAPABILITY:
             with suppress(TypeError, KeyError, AttributeError):
-                required: dict[str, Any] = {
-                    printable(name, 100): {} for name in list(data["requiredCapabilities"])[:10]
-                }
-                return errors.MissingCapability(required, "its client can't be asked for it here")
+                names = [printable(name, 100) for name in data["requiredCapabilities"]][:10]
+                return errors.MissingCapability({name: {} for name in names}, "its client can't be asked for it here")
         if code > 0 or code in (errors.HEADER_MISMATCH, errors.UNSUPPORTED_VERSION):  # about this hop
             return errors.ToolError(f"{self._subject} refused the request: {words}")
         missing = (errors.RESOURCE_NOT_FOUND, errors.INVALID_PARAMS)

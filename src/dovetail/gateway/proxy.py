@@ -4,7 +4,6 @@ import asyncio
 import contextvars
 import logging
 import re
-import secrets
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -32,7 +31,7 @@ from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Change, Hub
 from dovetail.errors import METHOD_NOT_FOUND, DovetailError, ServerError, SetupError
 from dovetail.gateway.backends import NOBODY, Backend, BackendLimits, BackendSession, Caller, printable
-from dovetail.gateway.forward import Forwarder, Questions, caller_of
+from dovetail.gateway.forward import PARTS, Forwarder, Questions, caller_of
 from dovetail.protocol import revisions, types
 from dovetail.protocol.headers import header_parameters
 from dovetail.protocol.jsonrpc import UNREADABLE
@@ -46,11 +45,7 @@ from dovetail.registry.tools import Tool
 from dovetail.server import Server
 
 log = logging.getLogger("dovetail")
-ASKABLE: dict[str, Any] = {
-    "elicitation": {"form": {}, "url": {}},
-    "sampling": {"tools": {}, "context": {}},
-    "roots": {},
-}
+ASKABLE: dict[str, Any] = {kind: dict.fromkeys(parts, {}) for kind, parts in PARTS.items()}
 FEATURES = ("tools", "resources", "prompts", "completions", "logging")
 MAX_ITEM_BYTES = 256 * 1024
 MAX_LIST_BYTES = 64 * 1024 * 1024
@@ -129,14 +124,8 @@ class Proxy(Server):
         if self._listed.problem:
             raise SetupError(self._listed.problem)
         auth = await call_maybe_async(self._auth, principal) if self._asks_auth else self._auth
-        tag = secrets.token_hex(4)
-        options: Any = {
-            **self._connection,
-            "auth": auth,
-            "capabilities": capabilities,
-            "elicitation_complete_handler": lambda id: self.complete_elicitation(self._questions.own_id(tag, id)),
-        }
-        return BackendSession(make_transport(self._listed.target, options), options, tag)
+        options: Any = {**self._connection, "auth": auth, "capabilities": capabilities}
+        return BackendSession(make_transport(self._listed.target, options), options)
 
     @asynccontextmanager
     async def _serving(self, lifespan: Callable[[Any], Any] | None, owner: Any) -> AsyncIterator[Any]:
@@ -176,19 +165,20 @@ def _place_of(target: Any) -> str:
 # ── catalogs ──
 
 
-class _List:
+class _List(msgspec.Struct, eq=False):
     """One list of the backend and the catalog that holds its items."""
 
-    def __init__(
-        self, method: str, key: str, type: Any, catalog: Catalog[Any], compile: Callable[[Any], tuple[str, Any]]
-    ) -> None:
-        self.method = method
-        self.key = key  # of the items in a page
-        self.feature = method.partition("/")[0]  # the capability
-        self.type = type
-        self.catalog = catalog
-        self.compile = compile
-        self.items: dict[str, Any] = {}  # as they are in the catalog
+    method: str
+    key: str  # of the items in a page
+    type: Any
+    catalog: Catalog[Any]
+    compile: Callable[[Any], tuple[str, Any]]
+    items: dict[str, Any] = {}  # as they are in the catalog
+
+    @property
+    def feature(self) -> str:
+        """The capability."""
+        return self.method.partition("/")[0]
 
     def put(self, listed: Mapping[str, Any]) -> None:
         """Put new items in place of the old ones; the proxy's own keep their names."""
@@ -219,7 +209,7 @@ class Catalogs:
             self._templates,
         )
         self._is_known = False
-        self._completing: set[tuple[str, str, str]] = set()  # the keys of the backend's completers
+        self._completing: dict[tuple[str, str, str], Completer] = {}  # the backend's completers
         self._left_out: set[str] = set()  # items that were logged
         everything = types.TemplateDefinition(uri_template="{+uri}", name="any")
         resources.fallback = self._template(everything)[1]
@@ -281,16 +271,14 @@ class Catalogs:
         hears = all(getattr(self._heard, f"{kind}_list_changed") for kind in LIST_KINDS if kind in served)
         self._expires = loop.time() + (ttl or (float("inf") if hears else self._limits.refresh))
         self._is_known = True
-        for key in self._completing:
-            self._engine.completers.pop(key, None)
         for each, (items, _) in zip(self._lists, fetched, strict=True):
             each.put(items)
-        completers = self._completers(session)
-        self._engine.completers.update(completers)
-        self._completing = set(completers)
-        headers = {name: tool.headers for name, tool in self._lists[0].items.items()}
+        for key in self._completing:
+            self._engine.completers.pop(key, None)
+        self._completing = self._completers(session)
+        self._engine.completers.update(self._completing)
         self._backend.tool_headers.clear()
-        self._backend.tool_headers.update(headers)
+        self._backend.tool_headers.update({name: tool.headers for name, tool in self._lists[0].items.items()})
 
     async def _read(self, session: BackendSession, listing: _List) -> tuple[dict[str, Any], float]:
         """The items of one list, and for how many seconds it is good if the backend says so."""
