@@ -413,6 +413,18 @@ async def test_a_dead_backend_costs_others_no_call_and_tells_no_secret_of_its_ur
         assert "s3cret" not in str(failure.value)
 
 
+async def test_a_dead_backend_inside_of_a_mounted_server_is_named() -> None:
+    for namespace in ("notes", None):
+        office, server = Server("office"), Server("desk")
+        office.mount(Proxy("http://127.0.0.1:9/mcp", name="dead"), namespace=namespace)
+        server.mount(office, namespace="office")
+        async with through(server) as client:
+            with pytest.raises(ToolError, match="'dead' can't be reached"):
+                await client.call_tool("office_notes_read")
+            with pytest.raises(ServerError, match="Unknown tool"):
+                await client.call_tool("other_notes_read")
+
+
 @eras
 async def test_a_dead_backend_is_a_clear_error_and_its_tools_stay(back: str) -> None:
     backend = Restarting()

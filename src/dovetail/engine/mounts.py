@@ -393,6 +393,8 @@ class Mounts:
         for mount in tuple(self._mounts):
             mount.sync()
         wanted = getattr(context.request.params, "name", "")
+        for mount in [above.mount for above in reversed(_line_of(self.engine)) if above.mount is not None]:
+            wanted = wanted.removeprefix(f"{mount.namespace}_")  # as it is called here
         is_found = (self.engine.prompts if context.request.method == "prompts/get" else self.engine.tools).get(wanted)
         for (mount, _), outcome in zip(work, outcomes, strict=True):
             if isinstance(outcome, ToolError) and is_found is None and wanted.startswith(mount.namespace):
