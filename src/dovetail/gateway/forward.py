@@ -309,7 +309,8 @@ class Forwarder:
                 if ctx.input_responses:  # asked for or not, as the backend would get them itself
                     params["inputResponses"] = ctx.input_responses
                 params |= given or {}  # the backend's state
-                if await self._stays_open(call):
+                in_rounds = call.can_be_asked and call.context.request.revision.input_required
+                if in_rounds and (await self._backend.main(call.caller)).revision.handshake:
                     run = partial(self._run_open, call, method, params)
                     reply = self._read_outcome(await open_calls_of(call.engine).begin(call.context, run))
                 else:
@@ -338,11 +339,6 @@ class Forwarder:
             return raw, session.revision
 
     # ── calls of a handshake backend that asks a client of 2026-07-28 ──
-
-    async def _stays_open(self, call: Call) -> bool:
-        if not call.context.request.revision.input_required or not call.can_be_asked:
-            return False
-        return (await self._backend.main(call.caller)).revision.handshake
 
     async def _run_open(self, call: Call, method: str, params: dict[str, Any], opened: OpenCall) -> bytes:
         """The work of an open call: the backend's revision and its result."""

@@ -45,7 +45,7 @@ from dovetail.registry.tools import Tool
 from dovetail.server import Server
 
 log = logging.getLogger("dovetail")
-ASKABLE: dict[str, Any] = {kind: dict.fromkeys(parts, {}) for kind, parts in PARTS.items()}
+ASKABLE: dict[str, Any] = {kind: {part: {} for part in parts} for kind, parts in PARTS.items()}
 FEATURES = ("tools", "resources", "prompts", "completions", "logging")
 MAX_ITEM_BYTES = 256 * 1024
 MAX_LIST_BYTES = 64 * 1024 * 1024
@@ -294,7 +294,7 @@ class Catalogs:
                     return {}, 0.0
                 raise
             page = read_page(listing.method, raw, listing.key, Raw)
-            for item in page.items:
+            for item in page.items[: self._limits.max_items - len(items)]:
                 self._add(items, item, listing)
             cursor, size, ttl = page.next_cursor, size + len(raw), ttl_seconds(raw)
             if cursor is None or (cursor == "" and session.revision.handshake):
@@ -316,8 +316,7 @@ class Catalogs:
                 raise SetupError("its name is not allowed")
             if key in items:
                 raise SetupError("it is listed twice")
-            if len(items) < self._limits.max_items:
-                items[key] = item
+            items[key] = item
         except (*UNREADABLE, SetupError, ValueError, TypeError, KeyError, AttributeError) as failure:
             self._leave_out(f"{listing.key} {printable(bytes(raw)[:80].decode(errors='replace'))}", printable(failure))
 
@@ -399,18 +398,16 @@ class Catalogs:
             with suppress(DovetailError, TimeoutError):
                 session = await self._backend.main()
                 async with session.listen(ListenFilter(True, True, True, uris)) as changes:
-                    if self._following is not task:
-                        return
-                    self._use_stream(changes, uris)
-                    backoff.succeeded()
-                    await self._pass_on(changes)
-                    if self._following is not task:
-                        return
-            self._ready.set()
-            self._heard, self._expires = ListenFilter(), 0.0
-            if not uris:
-                return  # until the lists are needed
-            await asyncio.sleep(backoff.next_delay())
+                    if self._following is task:
+                        self._use_stream(changes, uris)
+                        backoff.succeeded()
+                        await self._pass_on(changes)
+            if self._following is task:
+                self._heard, self._expires = ListenFilter(), 0.0
+                self._ready.set()
+                if not uris:
+                    return  # until the lists are needed
+                await asyncio.sleep(backoff.next_delay())
 
     def _use_stream(self, changes: ChangeStream, uris: list[str]) -> None:
         if self._stream is not None and self._stream.is_closed:
