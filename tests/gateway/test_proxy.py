@@ -150,6 +150,7 @@ async def test_a_python_file_an_entry_and_a_config(tmp_path: Path) -> None:
 async def test_names_and_wrong_options() -> None:
     assert Proxy("https://example.com/mcp").name == "example.com"
     assert Proxy([sys.executable, "-u", "my server.py", "--key", "s3cret"]).name == "my-server"
+    assert Proxy(["weather", "--key", "s3cret"]).name == "weather"
     assert Proxy(make_backend()).name == "backend"
     for wrong in ({"allow": ["everything"]}, {"allow": "roots"}, {"headers": {}}, {"nonsense": 1}):
         with pytest.raises(SetupError):

@@ -181,7 +181,6 @@ class Backend:
 
     def begin(self) -> None:
         self._pool: dict[Hashable, PooledSession] = {}  # the least recently used first
-        self._sessions: set[PooledSession] = set()  # those of the pool, and others that have calls
         self._closing: set[asyncio.Task[None]] = set()
         # Or a local user, who needs no session beside the main one.
         self._main_caller = Caller(None, None, self._capabilities)
@@ -189,7 +188,7 @@ class Backend:
         self._retry_at = 0.0
 
     async def close(self) -> None:
-        for pooled in tuple(self._sessions):
+        for pooled in self._pool.values():
             self._close(pooled)
         self._pool.clear()
         if self._closing:
@@ -223,7 +222,7 @@ class Backend:
 
     def _key_of(self, caller: Caller) -> Hashable:
         if caller.owner is None:
-            return None
+            return object()  # which nobody finds again
         identity = caller.principal.key if self._per_caller and caller.principal is not None else None
         return caller.owner, identity, encode(caller.capabilities)
 
@@ -248,15 +247,13 @@ class Backend:
             # In a context of its own: it outlives the call.
             opening = asyncio.get_running_loop().create_task(self._open(caller), context=contextvars.Context())
             pooled = PooledSession(key, opening)
-            self._sessions.add(pooled)
-        if key is not None:  # else it is used once
-            self._pool[key] = pooled
+        self._pool[key] = pooled
         return pooled
 
     def _make_room(self, caller: Caller) -> None:
         """Close an idle session if there are too many. A tenth of them is for callers that are known."""
         most = self.limits.max_sessions if caller.owner else self.limits.max_sessions - self.limits.max_sessions // 10
-        if len(self._sessions) - (MAIN in self._pool) + len(self._closing) >= most:
+        if len(self._pool) - (MAIN in self._pool) + len(self._closing) >= most:
             idle = [each for each in self._pool.values() if not each.users and each.key is not MAIN]
             if not idle:
                 raise errors.ToolBusy(f"The server {self.name!r} is busy: all {most} sessions are in use")
@@ -271,7 +268,8 @@ class Backend:
             yield await asyncio.shield(pooled.opening)
         finally:
             pooled.users -= 1
-            if pooled.is_over or self._pool.get(pooled.key) is not pooled:
+            is_known = isinstance(pooled.key, (str, tuple))
+            if pooled.is_over or not is_known or self._pool.get(pooled.key) is not pooled:
                 self._drop(pooled)
             elif not pooled.users and pooled.key is not MAIN:
                 loop = asyncio.get_running_loop()
@@ -304,11 +302,9 @@ class Backend:
     def _close(self, pooled: PooledSession) -> None:
         if pooled.timer is not None:
             pooled.timer.cancel()
-        if pooled in self._sessions:
-            self._sessions.discard(pooled)
-            task = asyncio.get_running_loop().create_task(_close(pooled.opening))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+        task = asyncio.get_running_loop().create_task(_close(pooled.opening))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
 
 async def _close(opening: "asyncio.Task[BackendSession]") -> None:

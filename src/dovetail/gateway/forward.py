@@ -404,7 +404,10 @@ class Forwarder:
         if code == errors.MISSING_CAPABILITY:
             with suppress(TypeError, KeyError, AttributeError):
                 names = [printable(name, 100) for name in data["requiredCapabilities"]][:10]
-                return errors.MissingCapability({name: {} for name in names}, "its client can't be asked for it here")
+                if all(name in request.capabilities for name in names):
+                    what = f"needs what this gateway does not pass on: {', '.join(names)}"
+                    return errors.ToolError(f"{self._subject} {what}")
+                return errors.MissingCapability({name: {} for name in names})
         if code > 0 or code in (errors.HEADER_MISMATCH, errors.UNSUPPORTED_VERSION):  # about this hop
             return errors.ToolError(f"{self._subject} refused the request: {words}")
         missing = (errors.RESOURCE_NOT_FOUND, errors.INVALID_PARAMS)

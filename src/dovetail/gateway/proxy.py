@@ -153,13 +153,13 @@ def _listed(target: Any) -> ListedServer:
 
 
 def _place_of(target: Any) -> str:
-    """A host, or what a command runs: for people, so without other parts, which may hold a secret."""
+    """A host, a file that is started, or a command: for people, so without other parts, which may hold a secret."""
     if isinstance(target, Server):
         return target.name
     words = [target] if isinstance(target, str) else [str(each) for each in target or [""]]
     if "://" in words[0]:
         return urlsplit(words[0]).netloc.rpartition("@")[2]
-    return Path(next((word for word in words[1:] if not word.startswith("-")), words[0])).stem
+    return Path(next((word for word in words if word.endswith((".py", ".js", ".ts"))), words[0])).stem
 
 
 # ── catalogs ──
