@@ -52,13 +52,6 @@ def call(id: Any, params: dict[str, Any]) -> None:
         for secret in ended:
             say(method="notifications/message", params={"level": "error", "data": secret})
         ended.append(f"of {params['arguments']['who']}")
-    if LIE == "page_done":  # which each process of it calls 1
-        if params["arguments"].get("done"):
-            say(method="notifications/elicitation/complete", params={"elicitationId": "1"})
-        else:
-            page = {"mode": "url", "message": "?", "url": "https://b.example", "elicitationId": "1"}
-            say(id="q", method="elicitation/create", params=page)
-            sys.stdin.readline()
     results: dict[str, Any] = {
         "content": {"content": 5},
         "block": {"content": [{"type": "text", "text": 5}]},

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:Deprec
 HERE = Path(__file__).parent
 EVERY = [revision.name for revision in revisions.ALL]
 OLD, MODERN = "2025-11-25", "2026-07-28"
-BRISK = BackendLimits(first_retry=0.01, max_retry=0.05, refresh=0.0, list_wait=10.0)
+BRISK = BackendLimits(retry=0.01, refresh=0.0, list_wait=10.0)
 fronts = pytest.mark.parametrize("front", EVERY)
 backs = pytest.mark.parametrize("back", EVERY)
 eras = pytest.mark.parametrize("back", [OLD, MODERN])
@@ -149,7 +149,8 @@ async def test_a_python_file_an_entry_and_a_config(tmp_path: Path) -> None:
 
 async def test_names_and_wrong_options() -> None:
     assert Proxy("https://example.com/mcp").name == "example.com"
-    assert Proxy([sys.executable, "-u", "my server.py"]).name == "my-server"
+    assert Proxy([sys.executable, "-u", "my server.py", "--key", "s3cret"]).name == "my-server"
+    assert Proxy(["weather", "--key", "s3cret"]).name == "weather"
     assert Proxy(make_backend()).name == "backend"
     for wrong in ({"allow": ["everything"]}, {"allow": "roots"}, {"headers": {}}, {"nonsense": 1}):
         with pytest.raises(SetupError):
@@ -270,7 +271,8 @@ async def test_pages_pass(front: str, back: str) -> None:
         assert (await client.call_tool("visit")).text == "accept"
         assert seen[0].url == "https://example.com/in"
         assert seen[0].message == "[calendar] Sign in"
-        with pytest.raises((ToolError, ServerError)):
+        expected = "has to open a URL first" if front == back == OLD else "has agreed to open the page"
+        with pytest.raises((ToolError, ServerError), match=f"The user {expected}"):
             await client.call_tool("sign_in")
 
 
@@ -316,22 +318,6 @@ async def test_questions_pass_from_socket_to_socket(front: str, back: str) -> No
         calls = [client.call_tool("twice") for _ in range(5)]
         assert [each.text for each in await asyncio.gather(*calls)] == ["7 7"] * 5
     assert len(seen) == 10
-
-
-async def test_the_client_is_told_that_the_user_is_done_at_a_page() -> None:
-    done: list[str] = []
-    backend = make_backend()
-
-    @backend.tool
-    async def wait_there(ctx: Context) -> str:
-        return (await ctx.elicit_url("Sign in", "https://example.com/in", elicitation_id="x")).action
-
-    proxy = Proxy(backend, name="calendar", protocol_version=OLD)
-    async with through(proxy, OLD, elicitation_complete_handler=done.append, **answers([])) as client:
-        assert (await client.call_tool("wait_there")).text == "accept"
-        assert await backend.complete_elicitation("x")
-        await until(lambda: len(done) == 1)
-        assert done[0].startswith("calendar:")
 
 
 async def test_answers_that_nobody_asked_for_pass_as_they_are() -> None:
@@ -428,6 +414,18 @@ async def test_a_dead_backend_costs_others_no_call_and_tells_no_secret_of_its_ur
         assert "s3cret" not in str(failure.value)
 
 
+async def test_a_dead_backend_inside_of_a_mounted_server_is_named() -> None:
+    for namespace in ("notes", None):
+        office, server = Server("office"), Server("desk")
+        office.mount(Proxy("http://127.0.0.1:9/mcp", name="dead"), namespace=namespace)
+        server.mount(office, namespace="office")
+        async with through(server) as client:
+            with pytest.raises(ToolError, match="'dead' can't be reached"):
+                await client.call_tool("office_notes_read")
+            with pytest.raises(ServerError, match="Unknown tool"):
+                await client.call_tool("other_notes_read")
+
+
 @eras
 async def test_a_dead_backend_is_a_clear_error_and_its_tools_stay(back: str) -> None:
     backend = Restarting()
@@ -464,7 +462,7 @@ async def test_a_crash_in_mid_call(back: str) -> None:
 
 
 async def test_a_command_that_does_not_exist() -> None:
-    proxy = Proxy(["/no/such/command"], name="calendar", limits=BackendLimits(first_retry=60, max_retry=60))
+    proxy = Proxy(["/no/such/command"], name="calendar", limits=BackendLimits(retry=60))
     proxy.add_tool(lambda: "local", name="local")
     async with through(proxy) as client:
         assert [tool.name for tool in await client.list_tools()] == ["local"]
@@ -482,6 +480,8 @@ async def test_another_era_after_a_restart() -> None:
             assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
             await backend.die()
             await backend.start(only(then, make_backend().asgi()))
+            with suppress(ServerError):  # the call that finds out gets the backend's refusal
+                await asyncio.wait_for(until_works(client), 20)
             await asyncio.wait_for(until_works(client), 20)
         await backend.die()
 
@@ -509,10 +509,10 @@ def only(era: str, app: Any) -> Any:
 
 async def test_items_that_can_not_be_used_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     async with through(Proxy(liar("items"), limits=BRISK), OLD) as client:
-        assert [tool.name for tool in await client.list_tools()] == ["good", "odd_icon", "odd_output"]
+        assert [tool.name for tool in await client.list_tools()] == ["good", "odd_output"]
         await client.list_tools(fresh=True)
     left_out = [each.getMessage() for each in caplog.records if "is left out" in each.getMessage()]
-    assert len(left_out) == len(set(left_out)) == 7
+    assert len(left_out) == len(set(left_out)) == 8
 
 
 async def test_pages_without_end() -> None:
@@ -576,7 +576,7 @@ async def test_a_backend_that_does_not_answer_costs_no_other_list() -> None:
 
 
 async def test_a_call_during_back_off_fails_at_once() -> None:
-    limits = BackendLimits(first_retry=60, max_retry=60)
+    limits = BackendLimits(retry=60)
     proxy = Proxy(["/no/such/command"], name="calendar", limits=limits)
     async with through(proxy) as client:
         failures = await asyncio.gather(*(client.call_tool("x") for _ in range(10)), return_exceptions=True)
@@ -656,20 +656,6 @@ async def test_watchers_are_told_after_a_crash() -> None:
         with pytest.raises(ToolError):
             await client.call_tool("crash")
         assert await asyncio.wait_for(anext(changes), 20) == Change("updated", "notes://all")
-
-
-@eras
-async def test_a_proxy_by_itself_passes_the_instructions_on(back: str) -> None:
-    backend = make_backend(instructions="Add with care.")
-    for front in (OLD, MODERN):
-        async with through(Proxy(backend, protocol_version=back), front) as client:
-            assert client.instructions == "Add with care."
-        async with through(Proxy(backend, protocol_version=back, instructions="Mine."), front) as client:
-            assert client.instructions == "Mine."
-        parent = Server("parent")
-        parent.mount(Proxy(backend, protocol_version=back), namespace="calendar")
-        async with through(parent, front) as client:
-            assert client.instructions is None
 
 
 # ── callers ──
@@ -786,24 +772,6 @@ async def test_a_late_log_reaches_no_other_caller(back: str) -> None:
             await ann.call_tool("good", {"who": "ann"})
             await bob.call_tool("good", {"who": "bob"})
     assert {each.data for each in heard} <= {"of bob"}
-
-
-async def test_the_end_at_a_page_is_told_to_its_own_caller_only() -> None:
-    told: list[str] = []
-    proxy = Proxy(liar("page_done"))
-
-    def options(name: str) -> dict[str, Any]:
-        return {"elicitation_complete_handler": lambda _: told.append(name), **answers([])}
-
-    async with (
-        as_caller(proxy, "ann", OLD, **options("ann")) as ann,
-        as_caller(proxy, "bob", OLD, **options("bob")) as bob,
-    ):
-        for each in (ann, bob):
-            await each.call_tool("good")
-        for each, expected in ((ann, ["ann"]), (bob, ["ann", "bob"])):
-            await each.call_tool("good", {"done": True})
-            await until(lambda expected=expected: told == expected)
 
 
 @eras

@@ -48,17 +48,11 @@ LOOKUPS_PER_TURN = 50  # of URIs, until other tasks get a turn of the event loop
 
 
 async def initialize(engine: "Engine", context: RequestContext) -> Result:
-    return results.InitializeResult(engine.capabilities_for(context), await _instructions(engine, context))
+    return results.InitializeResult(engine.capabilities_for(context), engine.options.instructions)
 
 
 async def discover(engine: "Engine", context: RequestContext) -> Result:
-    return results.DiscoverResult(engine.capabilities, await _instructions(engine, context), engine.options.hint)
-
-
-async def _instructions(engine: "Engine", context: RequestContext) -> str | None:
-    if engine.get_instructions is not None:
-        return await engine.get_instructions(context)
-    return engine.options.instructions
+    return results.DiscoverResult(engine.capabilities, engine.options.instructions, engine.options.hint)
 
 
 async def ping(engine: "Engine", context: RequestContext) -> Result:

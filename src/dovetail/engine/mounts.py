@@ -96,6 +96,12 @@ class Mount:
         """The place of the child, in keys of the store."""
         return f"{self.parent.path}{self.namespace}({self.name})/"
 
+    @property
+    def whole_prefix(self) -> str:
+        """Of names at the outermost parent."""
+        above = self.parent.mount
+        return self.prefix if above is None else above.whole_prefix + self.prefix
+
     # ── catalogs ──
 
     def sync(self, *, strict: bool = False) -> None:
@@ -373,6 +379,8 @@ class Mounts:
         mounts = tuple(self._mounts)
         problems = await asyncio.gather(*(mount.refresh(context) for mount in mounts))
         wanted = getattr(context.request.params, "name", "")
+        if self.engine.mount is not None:
+            wanted = wanted.removeprefix(self.engine.mount.whole_prefix)  # as it is called here
         catalog: Catalog[Any] = self.engine.prompts if context.request.method == "prompts/get" else self.engine.tools
         for mount, problem in zip(mounts, problems, strict=True) if catalog.get(wanted) is None else ():
             if problem is not None and wanted.startswith(mount.namespace):

@@ -29,7 +29,7 @@ from dovetail.engine.request_context import (
 from dovetail.engine.threads import thread_slot_lent, waiting_thread
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.capabilities import require_client_support
-from dovetail.protocol.elicitation import InputRequest, InputRequired
+from dovetail.protocol.elicitation import InputRequest, InputRequired, restore_answer
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, encode
 from dovetail.protocol.request_state import MAX_ROUNDS
 from dovetail.protocol.revisions import Revision
@@ -169,7 +169,10 @@ class LiveRequests:
                 tasks = {key: group.create_task(self._send(each, timeout)) for key, each in requests.items()}
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        self.input_responses = {key: _parse_object(key, task.result()) for key, task in tasks.items()}
+        answers = {key: _parse_object(key, task.result()) for key, task in tasks.items()}
+        self.input_responses = {
+            key: restore_answer(requests[key].server_request, answer, self._revision) for key, answer in answers.items()
+        }
         self.request_state = None if required.state is UNSET else to_jsonable(required.state)
 
     async def require_urls(self, required: errors.UrlElicitationRequired) -> None:

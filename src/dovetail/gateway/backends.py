@@ -24,11 +24,7 @@ if TYPE_CHECKING:
     from dovetail.gateway.forward import Call
 
 # What a server may say to a request of another revision than its own; SDKs differ.
-REFUSALS = frozenset(
-    {errors.UNSUPPORTED_VERSION, errors.HEADER_MISMATCH, errors.INVALID_REQUEST, 400, 404, 405, 406, 415}
-)
-MODERN_REFUSALS = REFUSALS | {-32000}  # of handshake servers; it may be an error of a tool, so it ends no session
-
+REFUSALS = {errors.UNSUPPORTED_VERSION, errors.HEADER_MISMATCH, errors.INVALID_REQUEST, 400, 404, 405, 406, 415}
 URL_PATH = re.compile(r"(https?://[^/\s]+)/[^\s:,;'\"]+")
 
 
@@ -37,19 +33,10 @@ class BackendLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_sessions: int = 100
     idle: float = 600.0  # until a session that carries no call is closed
-    first_retry: float = 1.0  # after a failure; doubled with each one
-    max_retry: float = 30.0
+    retry: float = 1.0  # after a failure; doubled with each one, up to thirty times as much
     list_wait: float = 5.0  # that a list waits for the backend
     refresh: float = 60.0  # between two listings, if the backend neither says how long nor notifies
-    refresh_timeout: float = 60.0
     max_items: int = 10_000  # of one list
-    max_item_bytes: int = 256 * 1024
-    max_list_bytes: int = 64 * 1024 * 1024
-    max_uris: int = 1_000  # that are watched
-
-
-class Unreachable(errors.ToolError):
-    """The backend can't be reached; nothing was sent."""
 
 
 def printable(text: object, longest: int = 500) -> str:
@@ -79,13 +66,12 @@ class Caller(NamedTuple):
 class BackendSession(ClientSession):
     """A session with the backend, and the calls that it carries."""
 
-    def __init__(self, transport: Transport, options: SharedOptions, tag: str) -> None:
+    def __init__(self, transport: Transport, options: SharedOptions) -> None:
         super().__init__(transport, options, lambda _: None)
-        self.tag = tag  # of the elicitations that were asked in it
         self.calls: dict[RequestId, Call] = {}
         self.is_over = False  # another one is opened for the next call
         self.has_streams = transport.reconnects  # whose messages name their call
-        self._owner: str | None = None  # of the first call
+        self._owner: str | None = None  # of the last call
         self._is_shared = False  # by several callers
 
     def share_headers(self, headers: ToolHeaders) -> None:
@@ -95,19 +81,17 @@ class BackendSession(ClientSession):
 
     async def carry(self, call: "Call", method: str, params: Params) -> Raw:
         """The result of a request of a client."""
-        level, call.tag = call.level, self.tag
-        self._is_shared |= self._owner is not None and self._owner != call.caller.owner
-        self._owner = self._owner or call.caller.owner or "unknown"
+        level = call.level
+        self._is_shared |= self._owner not in (None, call.caller.owner)
+        self._owner = call.caller.owner or "unknown"
         if level is not None and self.revision.handshake and "logging" in self.negotiated.capabilities:
             if level != self._session_log_level:
                 with suppress(errors.ServerError):
                     await self.set_log_level(level)
             level = None
-        sent: list[RequestId] = []
 
         def on_sent(id: RequestId) -> None:
-            self.calls[id] = call
-            sent.append(id)
+            self.calls[id], call.id = call, id
 
         try:
             return await self.send(method, params, progress_handler=call.progress, log_level=level, on_sent=on_sent)
@@ -115,12 +99,11 @@ class BackendSession(ClientSession):
             self.is_over = True
             raise
         except errors.ServerError as failure:
-            refusals = REFUSALS if self.revision.handshake else MODERN_REFUSALS
-            self.is_over |= self.has_streams and failure.code in refusals  # a process keeps its revision
+            refused = failure.code in REFUSALS or (failure.code == -32000 and not self.revision.handshake)
+            self.is_over |= self.has_streams and refused  # the next call negotiates anew; a process keeps its revision
             raise
         finally:
-            for id in sent:
-                del self.calls[id]
+            self.calls.pop(call.id, None)
 
     def _find_call(self) -> "Call | None":
         """The call that the message belongs to: by the HTTP request it came on, else the only one.
@@ -133,10 +116,8 @@ class BackendSession(ClientSession):
         return next(iter(self.calls.values())) if len(self.calls) == 1 and not self._is_shared else None
 
     def prepare_handler(self, method: str, params: Raw) -> RunHandler:
-        if self._negotiated is None or self.revision.input_required:
-            raise errors.ProtocolError(f"Method not found: {method[:100]}", code=errors.METHOD_NOT_FOUND)
         call = self._find_call()
-        if call is None or not call.can_be_asked:
+        if call is None or not call.can_be_asked or self.revision.input_required:
             raise errors.ProtocolError("This question belongs to no call", code=errors.INVALID_REQUEST)
         return call.prepare_answer(method, params)
 
@@ -190,6 +171,7 @@ class Backend:
         self._capabilities = capabilities  # for lists: some servers list only what their client can be asked for
         self.limits = limits
         self.failure = ""  # why it can't be reached
+        self.revision: str | None = None  # of the last session
         self.latencies = deque[float](maxlen=20)  # seconds, of the last calls
         self.tool_headers: ToolHeaders = {}
         self._make_session = make_session
@@ -199,16 +181,14 @@ class Backend:
 
     def begin(self) -> None:
         self._pool: dict[Hashable, PooledSession] = {}  # the least recently used first
-        self._sessions: set[PooledSession] = set()  # those of the pool, and others that have calls
         self._closing: set[asyncio.Task[None]] = set()
         # Or a local user, who needs no session beside the main one.
         self._main_caller = Caller(None, None, self._capabilities)
-        self._trying = asyncio.Lock()
-        self._backoff = Backoff(self.limits.first_retry, self.limits.max_retry)
+        self._backoff = Backoff(self.limits.retry, 30 * self.limits.retry)
         self._retry_at = 0.0
 
     async def close(self) -> None:
-        for pooled in tuple(self._sessions):
+        for pooled in self._pool.values():
             self._close(pooled)
         self._pool.clear()
         if self._closing:
@@ -218,16 +198,8 @@ class Backend:
     def in_backoff(self) -> bool:
         return asyncio.get_running_loop().time() < self._retry_at
 
-    @property
-    def revision(self) -> str | None:
-        """The revision of the session that is open; None if none is."""
-        main = self._pool.get(MAIN)
-        if main is None or main.is_over or not main.opening.done():
-            return None
-        return main.opening.result().revision.name
-
-    def unreachable(self, reason: str) -> Unreachable:
-        return Unreachable(f"The server {self.name!r} can't be reached: {reason}")
+    def unreachable(self, reason: str) -> errors.ToolError:
+        return errors.ToolError(f"The server {self.name!r} can't be reached: {reason}")
 
     async def main(self, caller: Caller = NOBODY) -> BackendSession:
         """The session for lists and changes."""
@@ -235,19 +207,22 @@ class Backend:
 
     @asynccontextmanager
     async def session(self, caller: Caller) -> AsyncIterator[BackendSession]:
-        """A session for one call. Raises Unreachable, or ToolBusy if there are too many."""
-        async with self._use(self._find_main(caller)) as main:
-            has_own = main.revision.handshake or (self._per_caller and caller.principal is not None)
+        """A session for one call. Raises ToolError if it can't be reached, or there are too many."""
+        main = await self.main(caller)
+        has_own = main.revision.handshake or (self._per_caller and caller.principal is not None)
         if not has_own or (caller.is_local and caller == self._main_caller):
             pooled = self._find_main(caller)
         else:
             pooled = self._find(self._key_of(caller), caller)
-        async with self._use(pooled) as session, self._turn(pooled, session, caller):
-            yield session
+        async with self._use(pooled) as session:
+            # Over a pipe a question does not name its call, so there is one at a time while the client can be asked.
+            takes_turns = session.revision.handshake and not session.has_streams and caller.capabilities
+            async with pooled.turn if takes_turns else nullcontext():
+                yield session
 
     def _key_of(self, caller: Caller) -> Hashable:
         if caller.owner is None:
-            return object()
+            return object()  # which nobody finds again
         identity = caller.principal.key if self._per_caller and caller.principal is not None else None
         return caller.owner, identity, encode(caller.capabilities)
 
@@ -272,14 +247,13 @@ class Backend:
             # In a context of its own: it outlives the call.
             opening = asyncio.get_running_loop().create_task(self._open(caller), context=contextvars.Context())
             pooled = PooledSession(key, opening)
-            self._sessions.add(pooled)
         self._pool[key] = pooled
         return pooled
 
     def _make_room(self, caller: Caller) -> None:
         """Close an idle session if there are too many. A tenth of them is for callers that are known."""
         most = self.limits.max_sessions if caller.owner else self.limits.max_sessions - self.limits.max_sessions // 10
-        if len(self._sessions) - (MAIN in self._pool) + len(self._closing) >= most:
+        if len(self._pool) - (MAIN in self._pool) + len(self._closing) >= most:
             idle = [each for each in self._pool.values() if not each.users and each.key is not MAIN]
             if not idle:
                 raise errors.ToolBusy(f"The server {self.name!r} is busy: all {most} sessions are in use")
@@ -301,23 +275,6 @@ class Backend:
                 loop = asyncio.get_running_loop()
                 pooled.timer = loop.call_later(self.limits.idle, self._drop, pooled)
 
-    @asynccontextmanager
-    async def _turn(self, pooled: PooledSession, session: BackendSession, caller: Caller) -> AsyncIterator[None]:
-        """Over a pipe a question does not name its call: a session whose client can be asked carries one at a time."""
-        if session.has_streams or not session.revision.handshake or not caller.capabilities:
-            yield
-            return
-        try:
-            await asyncio.wait_for(pooled.turn.acquire(), self._timeout)
-        except TimeoutError:
-            raise errors.ToolBusy(
-                f"The server {self.name!r} is busy: an earlier call of this caller has not ended"
-            ) from None
-        try:
-            yield
-        finally:
-            pooled.turn.release()
-
     def _drop(self, pooled: PooledSession) -> None:
         """Give a session no more calls, and close it when it has none."""
         if self._pool.get(pooled.key) is pooled:
@@ -328,31 +285,26 @@ class Backend:
     # ── opening and closing ──
 
     async def _open(self, caller: Caller) -> BackendSession:
-        async with self._trying if self.failure else nullcontext():  # after a failure one try at a time
-            if self.in_backoff:
-                raise self.unreachable(self.failure)
-            try:
-                session = await self._make_session(caller.principal, caller.capabilities)
-                await session.open(self._timeout)
-            except (errors.DovetailError, TimeoutError, OSError) as failure:
-                reason = describe_failure(failure)
-                if not self._per_caller or caller.principal is None:  # else it says nothing about other callers
-                    self.failure = reason
-                    self._retry_at = asyncio.get_running_loop().time() + self._backoff.next_delay()
-                raise self.unreachable(reason) from None
+        try:
+            session = await self._make_session(caller.principal, caller.capabilities)
+            await session.open(self._timeout)
+        except (errors.DovetailError, TimeoutError, OSError) as failure:
+            reason = describe_failure(failure)
+            if not self._per_caller or caller.principal is None:  # else it says nothing about other callers
+                self.failure = reason
+                self._retry_at = asyncio.get_running_loop().time() + self._backoff.next_delay()
+            raise self.unreachable(reason) from None
         session.share_headers(self.tool_headers)
-        self.failure, self._retry_at = "", 0.0
+        self.failure, self._retry_at, self.revision = "", 0.0, session.revision.name
         self._backoff.succeeded()
         return session
 
     def _close(self, pooled: PooledSession) -> None:
         if pooled.timer is not None:
             pooled.timer.cancel()
-        if pooled in self._sessions:
-            self._sessions.discard(pooled)
-            task = asyncio.get_running_loop().create_task(_close(pooled.opening))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+        task = asyncio.get_running_loop().create_task(_close(pooled.opening))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
 
 async def _close(opening: "asyncio.Task[BackendSession]") -> None:

@@ -19,25 +19,15 @@ from dovetail.engine.context import Context, request_of, send_log, wanted_level
 from dovetail.engine.open_calls import OpenCall, open_calls_of
 from dovetail.engine.request_context import RequestContext, server_requests_of
 from dovetail.gateway.backends import Backend, Caller, describe_failure, printable
-from dovetail.protocol import jsonrpc, results, revisions
+from dovetail.protocol import jsonrpc, results, revisions, types
 from dovetail.protocol.capabilities import Completion, passes_level
-from dovetail.protocol.elicitation import InputRequest, InputRequired, ServerRequest, render_form, restore_content
+from dovetail.protocol.elicitation import InputRequest, InputRequired, ServerRequest, render_form, restore_answer
 from dovetail.protocol.inbound import CAPABILITIES_KEY
 from dovetail.protocol.jsonrpc import UNREADABLE, encode
-from dovetail.protocol.methods import InitializeParams
+from dovetail.protocol.methods import RequestId
 from dovetail.protocol.results import INPUT_REQUIRED, CompleteResult, PromptResult, ReadResourceResult, ToolResult
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sampling import SamplingParams, shape_sampling
-from dovetail.protocol.types import (
-    CALL_KEY,
-    PROCESS_KEY,
-    Content,
-    EmbeddedResource,
-    ResourceContents,
-    ResourceLink,
-    ToolDefinition,
-    describes_object,
-)
 from dovetail.registry.elicitation import ElicitUrl
 
 T = TypeVar("T")
@@ -45,13 +35,13 @@ MAX_QUESTION_BYTES = 256 * 1024
 MAX_LOG_BYTES = 64 * 1024
 MAX_MESSAGE = 10_000  # characters of a progress message
 MAX_UNSENT = 100  # notifications of a call whose client reads slowly; older ones are dropped
-MAX_WAIT = 5.0  # seconds before a call is sent again that only had to wait
+ROUND_WAIT = 1.0  # seconds before a call is sent again that only had to wait
 INPUT_REQUESTS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 # The parts of capabilities that are passed on.
 PARTS = {"elicitation": ("form", "url"), "sampling": ("context", "tools"), "roots": ()}
-OWN_KEYS = ("io.modelcontextprotocol/", "dovetail/")  # of `_meta`, which are about one hop
-PASSED_KEYS = frozenset({CALL_KEY, PROCESS_KEY})
-UNKNOWN_EFFECT = "whether it had its effect is not known"
+MCP_KEYS = "io.modelcontextprotocol/"
+OWN_KEYS = (MCP_KEYS, "dovetail/", "progressToken")  # of `_meta`, which are about one hop
+PASSED_KEYS = (types.CALL_KEY, types.PROCESS_KEY)
 RESERVED = frozenset(range(-32768, -31999)) - {-32700, -32600, -32601, -32602, -32603}  # codes without a meaning now
 _rank = {revision.name: rank for rank, revision in enumerate(revisions.ALL)}
 
@@ -69,10 +59,10 @@ class _ToolResult(msgspec.Struct, rename="camel"):
 
 
 class _Contents(msgspec.Struct):
-    contents: list[ResourceContents]
+    contents: list[types.ResourceContents]
 
 
-_read_content = msgspec.json.Decoder(list[Content]).decode
+_read_content = msgspec.json.Decoder(list[types.Content]).decode
 
 
 class PassedResult(ToolResult, frozen=True, kw_only=True):
@@ -89,21 +79,34 @@ class PassedResult(ToolResult, frozen=True, kw_only=True):
         return shaper.passed_result(self.encoded, self.structured, self.is_error, self.meta)
 
 
-def read_tool_result(head: _ToolResult, backend: Revision, client: Revision, tool: ToolDefinition) -> ToolResult:
+def _read_contents(raw: Raw, _: Revision) -> ReadResourceResult:
+    return ReadResourceResult(decode("resources/read", raw, _Contents).contents)
+
+
+def _read_prompt(raw: Raw, _: Revision) -> PromptResult:
+    return decode("prompts/get", raw, PromptResult)
+
+
+def _read_completion(raw: Raw, _: Revision) -> Completion:
+    return decode("completion/complete", raw, CompleteResult).completion
+
+
+def read_tool_result(tool: types.ToolDefinition, client: Revision, raw: Raw, backend: Revision) -> ToolResult:
     """The result for a client's revision; as bytes if that is the backend's or newer. Raises UNREADABLE."""
+    head = decode("tools/call", raw, _ToolResult)
     structured, schema = head.structured_content, tool.output_schema
     if not isinstance(structured, UnsetType) and not backend.any_structured_output and bytes(structured)[:1] != b"{":
         raise msgspec.DecodeError("structuredContent is no object")
     parts: dict[str, Any] = {
         "structured": structured,
         "is_error": head.is_error,
-        "meta": {key: value for key, value in head.meta.items() if not key.startswith(OWN_KEYS[0])} or None,
+        "meta": {key: value for key, value in head.meta.items() if not key.startswith(MCP_KEYS)} or None,
         "has_schema": schema is not None,
-        "wrap": schema is not None and not describes_object(schema),
+        "wrap": schema is not None and not types.describes_object(schema),
         "text_copy": False,
     }
     content = _read_content(head.content)
-    has_links = any(isinstance(block, (ResourceLink, EmbeddedResource)) for block in content)
+    has_links = any(isinstance(block, (types.ResourceLink, types.EmbeddedResource)) for block in content)
     if has_links or _rank[client.name] < _rank[backend.name]:
         return ToolResult(content=content, **parts)
     return PassedResult(content=content, encoded=head.content, **parts)
@@ -115,35 +118,21 @@ def read_tool_result(head: _ToolResult, backend: Revision, client: Revision, too
 class PassedRequest:
     """A question of a backend with raw params, as its client's revision spells them."""
 
-    def __init__(
-        self, method: str, params: dict[str, Any], requires: tuple[str, ...],
-        render: Callable[[Revision], dict[str, Any]] | None = None,
-    ) -> None:  # fmt: skip
-        self.server_request = ServerRequest(method=method, params=params, requires=requires)
+    def __init__(self, server_request: ServerRequest, render: Callable[[Revision], dict[str, Any]]) -> None:
+        self.server_request = server_request
         self._render = render
 
     def params(self, revision: Revision) -> dict[str, Any]:
         try:
-            return self.server_request.params if self._render is None else self._render(revision)
+            return self._render(revision)
         except (KeyError, TypeError, ValueError, AttributeError):  # the backend's form is odd
             raise errors.QuestionFailed(f"The question can't be put to a client of {revision.name}") from None
 
     def read(self, result: bytes | Raw, revision: Revision) -> Raw:
-        """The client's result as it is, but for a form that had to be spelled differently."""
-        schema = self.server_request.params.get("requestedSchema")
-        if schema is None or revision.rich_forms:
-            return Raw(bytes(result))
         with suppress(*UNREADABLE):
             answer = msgspec.json.decode(result, type=dict[str, Any])
-            if isinstance(content := answer.get("content"), dict):
-                answer["content"] = restore_content(schema, content, revision)
-            return Raw(encode(answer))
+            return Raw(encode(restore_answer(self.server_request, answer, revision)))
         raise errors.QuestionFailed("The client's answer can't be read")
-
-
-class PassedUrl(ElicitUrl):
-    def read(self, result: bytes | Raw, revision: Revision) -> Any:  # noqa: ARG002
-        return Raw(bytes(result))
 
 
 class Questions(NamedTuple):
@@ -158,11 +147,7 @@ class Questions(NamedTuple):
         known = {kind: declared[kind] for kind in kinds if isinstance(declared.get(kind), Mapping)}
         return {kind: {part: {} for part in PARTS[kind] if part in parts} for kind, parts in known.items()}
 
-    def own_id(self, tag: str, id: str) -> str:
-        """The id of an elicitation at our own client: those of two sessions may be the same."""
-        return f"{self.name}:{tag}:{id}"[:256]
-
-    def read(self, method: str, params: Raw, tag: str = "") -> InputRequest[Any]:
+    def read(self, method: str, params: Raw) -> InputRequest[Any]:
         """Raises ProtocolError for one that is not allowed, or can't be read."""
         kind = method.partition("/")[0]
         if method not in INPUT_REQUESTS or (kind != "elicitation" and kind not in self.allow):
@@ -171,39 +156,37 @@ class Questions(NamedTuple):
         try:
             if len(params) > MAX_QUESTION_BYTES:
                 raise errors.SetupError(f"it has more than {MAX_QUESTION_BYTES} bytes")
-            if kind == "elicitation":
-                return self._read_elicit(params, tag)
-            return _read_sample(params) if kind == "sampling" else PassedRequest(method, {}, ("roots",))
-        except UNREADABLE as failure:
-            words = jsonrpc.describe_decode_error(failure)
-        except (errors.SetupError, errors.ProtocolError) as bad:
-            words = str(bad)
-        raise errors.ProtocolError(f"Invalid params: {words}", code=errors.INVALID_PARAMS)
+            if kind == "roots":
+                return PassedRequest(ServerRequest(method=method, params={}, requires=("roots",)), lambda _: {})
+            return _read_sample(params) if kind == "sampling" else self._read_elicit(params)
+        except (*UNREADABLE, errors.SetupError, errors.ProtocolError) as bad:
+            raise errors.ProtocolError(f"Invalid params: {printable(bad)}", code=errors.INVALID_PARAMS) from None
 
-    def _read_elicit(self, params: Raw, tag: str) -> InputRequest[Any]:
+    def read_page(self, params: Raw) -> ElicitUrl:
+        """A page that the user should open; its id is our own, since those of two sessions may be the same."""
         request = read_elicitation(params)
-        message = f"[{self.name}] {request.message}"
+        return ElicitUrl(f"[{self.name}] {request.message}", request.url or "")
+
+    def _read_elicit(self, params: Raw) -> InputRequest[Any]:
+        request = read_elicitation(params)
         if request.mode == "url":
-            id = None if request.elicitation_id is None else self.own_id(tag, request.elicitation_id)
-            return PassedUrl(message, request.url or "", elicitation_id=id)
-        schema = request.schema or {}
+            page = self.read_page(params)
+            return PassedRequest(page.server_request, page.params)
+        form = {"mode": "form", "message": f"[{self.name}] {request.message}", "requestedSchema": request.schema}
 
         def render(revision: Revision) -> dict[str, Any]:
-            mode = {"mode": "form"} if revision.url_elicitation else {}
-            return {**mode, "message": message, "requestedSchema": render_form(schema, revision)}
+            params = form | {"requestedSchema": render_form(request.schema or {}, revision)}
+            return params if revision.url_elicitation else {key: params[key] for key in params if key != "mode"}
 
-        whole = {"mode": "form", "message": message, "requestedSchema": schema}
-        return PassedRequest("elicitation/create", whole, ("elicitation.form",), render)
+        asked = ServerRequest(method="elicitation/create", params=form, requires=("elicitation.form",))
+        return PassedRequest(asked, render)
 
 
-def _read_sample(params: Raw) -> InputRequest[Any]:
-    request = msgspec.json.decode(params, type=SamplingParams)
-    return PassedRequest(
-        "sampling/createMessage",
-        msgspec.to_builtins(request),
-        request.requires,
-        lambda revision: msgspec.to_builtins(shape_sampling(request, revision)),
-    )
+def _read_sample(raw: Raw) -> InputRequest[Any]:
+    request = msgspec.json.decode(raw, type=SamplingParams)
+    params = msgspec.to_builtins(request)
+    asked = ServerRequest(method="sampling/createMessage", params=params, requires=request.requires)
+    return PassedRequest(asked, lambda revision: msgspec.to_builtins(shape_sampling(request, revision)))
 
 
 # ── calls ──
@@ -213,10 +196,7 @@ def caller_of(context: RequestContext, questions: Questions) -> Caller:
     request = context.request
     capabilities: dict[str, Any] = {}
     if context.channel is not None or request.revision.input_required:  # the client can be asked
-        declared: Mapping[str, Any] = request.capabilities
-        if isinstance(request.params, InitializeParams):
-            declared = {name: jsonrpc.parse(value) for name, value in request.params.capabilities.items()}
-        capabilities = questions.passable(declared, request.revision)
+        capabilities = questions.passable(request.capabilities, request.revision)
     return Caller(context.principal, state_owner(context), capabilities)
 
 
@@ -227,7 +207,7 @@ class Call:
         self.engine, self.context = request_of(ctx)
         self.level = wanted_level(ctx)
         self.current: Callable[[], Context | None] = lambda: ctx  # of the request that waits
-        self.tag = ""  # of the session that carries it
+        self.id: RequestId = ""  # in the session that carries it
         self.ask: Callable[[InputRequest[Any]], Awaitable[Raw]] = self._ask_live
         self._questions = questions
         self._unsent: deque[Callable[[], Awaitable[None]]] = deque(maxlen=MAX_UNSENT)
@@ -236,12 +216,8 @@ class Call:
         self.can_be_asked = self.context.request.row.interactive and bool(self.caller.capabilities)
         params = jsonrpc.members(self.context.request.raw_params)
         meta = jsonrpc.members(params["_meta"]) if "_meta" in params else {}
-        self._wants_progress = "progressToken" in meta
-        self.meta = {key: value for key, value in meta.items() if _passes(key)}
-
-    @property
-    def progress(self) -> Callable[[float, float | None, str | None], None] | None:
-        return self._progress if self._wants_progress else None
+        self.progress = self._progress if "progressToken" in meta else None
+        self.meta = {key: each for key, each in meta.items() if key in PASSED_KEYS or not key.startswith(OWN_KEYS)}
 
     def _progress(self, progress: float, total: float | None, message: str | None) -> None:
         text = None if message is None else message[:MAX_MESSAGE]
@@ -277,7 +253,7 @@ class Call:
             await self._sending
 
     def prepare_answer(self, method: str, params: Raw) -> Callable[[], Awaitable[Any]]:
-        return partial(self._answer, self._questions.read(method, params, self.tag))
+        return partial(self._answer, self._questions.read(method, params))
 
     async def _ask_live(self, request: InputRequest[Any]) -> Raw:
         return await server_requests_of(self.engine, self.context).request(request, self.engine.options.answer_timeout)
@@ -292,18 +268,6 @@ class Call:
             raise errors.ProtocolError(str(failure), code=errors.INVALID_REQUEST) from None
 
 
-def _passes(key: str) -> bool:
-    return key in PASSED_KEYS or not (key == "progressToken" or key.startswith(OWN_KEYS))
-
-
-class RoundState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Our state around the backend's, of a call that asks in rounds."""
-
-    state: str | None = None
-    questions: dict[str, dict[str, Any]] = {}  # params by key
-    waits: int = 0  # rounds without a question, in a row
-
-
 class Forwarder:
     """The functions of a proxy's tools, resources, prompts and completions."""
 
@@ -312,60 +276,41 @@ class Forwarder:
         self._questions = questions
         self._subject = f"The server {backend.name!r}"
 
-    async def call_tool(self, tool: ToolDefinition, arguments: Raw, ctx: Context) -> ToolResult | InputRequired:
-        client = request_of(ctx)[1].request.revision
-
-        def read(raw: Raw, revision: Revision) -> ToolResult:
-            return read_tool_result(decode("tools/call", raw, _ToolResult), revision, client, tool)
-
+    async def call_tool(self, tool: types.ToolDefinition, arguments: Raw, ctx: Context) -> ToolResult | InputRequired:
+        read = partial(read_tool_result, tool, request_of(ctx)[1].request.revision)
         return await self._request(ctx, "tools/call", {"name": tool.name, "arguments": arguments}, read)
 
     async def read(self, uri: str, ctx: Context) -> ReadResourceResult | InputRequired:
-        def read(raw: Raw, _: Revision) -> ReadResourceResult:
-            return ReadResourceResult(decode("resources/read", raw, _Contents).contents)
-
-        return await self._request(ctx, "resources/read", {"uri": uri}, read)
+        return await self._request(ctx, "resources/read", {"uri": uri}, _read_contents)
 
     async def get_prompt(self, name: str, arguments: Raw, ctx: Context) -> PromptResult | InputRequired:
-        def read(raw: Raw, _: Revision) -> PromptResult:
-            return decode("prompts/get", raw, PromptResult)
-
-        return await self._request(ctx, "prompts/get", {"name": name, "arguments": arguments}, read)
+        return await self._request(ctx, "prompts/get", {"name": name, "arguments": arguments}, _read_prompt)
 
     async def complete(
         self, ref: Mapping[str, str], argument: str, value: str, arguments: dict[str, str], ctx: Context
     ) -> Completion:
-        def read(raw: Raw, _: Revision) -> Completion:
-            return decode("completion/complete", raw, CompleteResult).completion
-
         params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
         if arguments:
             params["context"] = {"arguments": arguments}
-        try:
-            completion = await self._request(ctx, "completion/complete", params, read)
-        except errors.ProtocolError as refused:
-            if refused.code != errors.METHOD_NOT_FOUND:
-                raise
-            return Completion([])
-        assert isinstance(completion, Completion)
-        return completion
+        result = await self._request(ctx, "completion/complete", params, _read_completion)
+        assert isinstance(result, Completion)
+        return result
 
     async def _request(
         self, ctx: Context, method: str, params: dict[str, Any], read: Callable[[Raw, Revision], T]
     ) -> T | InputRequired:
         """The result as `read` reads it, or what the backend asks."""
-        call, state, given = Call(ctx, self._questions), RoundState(), ctx.request_state
+        call, given = Call(ctx, self._questions), ctx.request_state
         try:
             if isinstance(given, dict) and "call" in given:
                 outcome = await open_calls_of(call.engine).resume(given, ctx.input_responses, call.context)
                 reply = self._read_outcome(outcome)
             else:
-                if isinstance(given, dict):
-                    state = msgspec.convert(given, RoundState)
-                    params |= self._answers(call.context, state, ctx.input_responses)
-                elif ctx.input_responses:
-                    params["inputResponses"] = ctx.input_responses  # unasked, as the backend would get them itself
-                if await self._stays_open(call):
+                if ctx.input_responses:  # asked for or not, as the backend would get them itself
+                    params["inputResponses"] = ctx.input_responses
+                params |= given or {}  # the backend's state
+                in_rounds = call.can_be_asked and call.context.request.revision.input_required
+                if in_rounds and (await self._backend.main(call.caller)).revision.handshake:
                     run = partial(self._run_open, call, method, params)
                     reply = self._read_outcome(await open_calls_of(call.engine).begin(call.context, run))
                 else:
@@ -375,7 +320,7 @@ class Forwarder:
             raw, revision = reply
             kind = result_type_of(method, raw)
             if kind == INPUT_REQUIRED and revision.input_required and method in INPUT_METHODS:
-                return await self._input_required(call, read_input_required(method, raw), state)
+                return await self._input_required(call, read_input_required(method, raw))
             if kind != "complete":
                 raise errors.BadResponse(f"its resultType is {printable(kind, 50)}")
             return read(raw, revision)
@@ -385,29 +330,15 @@ class Forwarder:
             await call.flush()
 
     async def _send(self, call: Call, method: str, params: dict[str, Any]) -> tuple[Raw, Revision]:
-        refused: tuple[errors.ServerError, Revision] | None = None
-        while True:
-            async with self._backend.session(call.caller) as session:
-                if refused is not None and refused[1] is session.revision:
-                    raise refused[0]
-                own = {} if session.revision.handshake else {CAPABILITIES_KEY: call.caller.capabilities}
-                try:
-                    given = {**params, "_meta": {**call.meta, **own}} if call.meta or own else params
-                    began = time.monotonic()
-                    raw = await session.carry(call, method, given)
-                    self._backend.latencies.append(time.monotonic() - began)
-                    return raw, session.revision
-                except errors.ServerError as failure:
-                    if refused is not None or not session.is_over:
-                        raise
-                    refused = failure, session.revision  # perhaps because the backend has another revision now
+        async with self._backend.session(call.caller) as session:
+            own = {} if session.revision.handshake else {CAPABILITIES_KEY: call.caller.capabilities}
+            given = {**params, "_meta": {**call.meta, **own}} if call.meta or own else params
+            began = time.monotonic()
+            raw = await session.carry(call, method, given)
+            self._backend.latencies.append(time.monotonic() - began)
+            return raw, session.revision
 
     # ── calls of a handshake backend that asks a client of 2026-07-28 ──
-
-    async def _stays_open(self, call: Call) -> bool:
-        if not call.context.request.revision.input_required or not call.can_be_asked:
-            return False
-        return (await self._backend.main(call.caller)).revision.handshake
 
     async def _run_open(self, call: Call, method: str, params: dict[str, Any], opened: OpenCall) -> bytes:
         """The work of an open call: the backend's revision and its result."""
@@ -429,17 +360,7 @@ class Forwarder:
 
     # ── input_required of a backend ──
 
-    def _answers(self, context: RequestContext, state: RoundState, given: Mapping[str, Any]) -> dict[str, Any]:
-        revision = context.request.revision
-        answers = {key: given[key] for key in state.questions if key in given}
-        if not revision.rich_forms:
-            for key in answers:
-                asked = PassedRequest("", state.questions[key], ())
-                answers[key] = asked.read(encode(answers[key]), revision)
-        responses = {"inputResponses": answers} if answers else {}
-        return responses if state.state is None else {**responses, "requestState": state.state}
-
-    async def _input_required(self, call: Call, result: RequiredInput, state: RoundState) -> InputRequired:
+    async def _input_required(self, call: Call, result: RequiredInput) -> InputRequired:
         asked = result.input_requests or {}
         requests: dict[str, InputRequest[Any]] = {}
         for key, question in asked.items():
@@ -447,15 +368,10 @@ class Forwarder:
                 requests[key] = self._questions.read(question.method, question.params)
             except errors.ProtocolError as bad:
                 raise errors.ToolError(f"{self._subject} asks {question.method[:100]}: {bad.message}") from None
-        revision = call.context.request.revision
-        if not asked and not revision.input_required:  # else the client waits
-            await asyncio.sleep(min(MAX_WAIT, 0.1 * 2.0**state.waits))
-        forms = {key: {} if revision.rich_forms else each.server_request.params for key, each in requests.items()}
-        kept = RoundState(result.request_state, forms, 0 if asked else state.waits + 1)
-        try:
-            return InputRequired(requests, state=msgspec.to_builtins(kept))
-        except errors.SetupError:
-            raise errors.BadResponse("it asks too many questions at once, or by keys that are too long") from None
+        if not asked and not call.context.request.revision.input_required:  # else the client waits
+            await asyncio.sleep(ROUND_WAIT)
+        state = {} if result.request_state is None else {"requestState": result.request_state}
+        return InputRequired(requests, state)
 
     # ── failures ──
 
@@ -463,35 +379,33 @@ class Forwarder:
         """What the client gets to see."""
         words = printable(failure.message) if isinstance(failure, errors.ServerError) else describe_failure(failure)
         match failure:
-            case errors.ToolError() | errors.ProtocolError() | errors.SetupError():
+            case errors.ToolError() | errors.ProtocolError() | errors.UrlElicitationRequired():
                 return failure
-            case errors.TooManyRequests():
-                wait = "" if failure.retry_after is None else f"; try again in {failure.retry_after:g} s"
-                return errors.ToolError(f"{self._subject} accepts no more requests for now{wait}")
+            case errors.TooManyRequests() | errors.NotSignedIn():
+                return errors.ToolError(f"{self._subject} refused the request: {words}")
             case errors.ServerError():
                 return self._pass_error(failure, words, method, call)
-            case errors.NotSignedIn():
-                return errors.ToolError(f"{self._subject} accepts no token of this gateway: {words}")
             case TimeoutError():
-                return errors.ToolError(f"{self._subject} gave no answer in time: {words}; {UNKNOWN_EFFECT}")
+                what = "gave no answer in time"
             case errors.ConnectionLost():
-                return errors.ToolError(f"{self._subject} was lost during the request: {words}; {UNKNOWN_EFFECT}")
-        return errors.ToolError(f"{self._subject} gave a result that can't be read: {words}; {UNKNOWN_EFFECT}")
+                what = "was lost during the request"
+            case _:
+                what = "gave a result that can't be read"
+        return errors.ToolError(f"{self._subject} {what}: {words}; whether it had its effect is not known")
 
     def _pass_error(self, failure: errors.ServerError, words: str, method: str, call: Call) -> Exception:
         code, data, request = failure.code, failure.data, call.context.request
         if code == errors.URL_ELICITATION_REQUIRED:
-            with suppress(errors.ProtocolError, errors.SetupError, TypeError, KeyError):
-                pages = [{"mode": "url", **page} for page in data["elicitations"][:100]]
-                reads = [self._questions.read("elicitation/create", Raw(encode(page)), call.tag) for page in pages]
-                return errors.UrlElicitationRequired(*[each for each in reads if isinstance(each, PassedUrl)])
+            with suppress(errors.ProtocolError, errors.SetupError, TypeError, KeyError, *UNREADABLE):
+                pages: Any = [Raw(encode({**page, "mode": "url"})) for page in data["elicitations"][:100]]
+                return errors.UrlElicitationRequired(*map(self._questions.read_page, pages))
         if code == errors.MISSING_CAPABILITY:
             with suppress(TypeError, KeyError, AttributeError):
-                required = [printable(name, 100) for name in data["requiredCapabilities"]][:10]
-                if all(name in request.capabilities for name in required):
-                    text = f"{self._subject} needs what this gateway does not pass on: {', '.join(required)}"
-                    return errors.ToolError(text)
-                return errors.MissingCapability({name: {} for name in required})
+                names = [printable(name, 100) for name in data["requiredCapabilities"]][:10]
+                if all(name in request.capabilities for name in names):
+                    what = f"needs what this gateway does not pass on: {', '.join(names)}"
+                    return errors.ToolError(f"{self._subject} {what}")
+                return errors.MissingCapability({name: {} for name in names})
         if code > 0 or code in (errors.HEADER_MISMATCH, errors.UNSUPPORTED_VERSION):  # about this hop
             return errors.ToolError(f"{self._subject} refused the request: {words}")
         missing = (errors.RESOURCE_NOT_FOUND, errors.INVALID_PARAMS)

@@ -4,9 +4,8 @@ import asyncio
 import contextvars
 import logging
 import re
-import secrets
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -21,10 +20,10 @@ from dovetail.auth.principal import Principal
 from dovetail.client.cache import ttl_seconds
 from dovetail.client.config import ListedServer, make_transport, read_servers
 from dovetail.client.handlers import call_maybe_async
-from dovetail.client.results import decode
+from dovetail.client.results import read_page
 from dovetail.client.session import MAX_PAGES
 from dovetail.client.subscriptions import ChangeStream, is_sub_resource
-from dovetail.client.transports.base import Transport, cancel_and_wait
+from dovetail.client.transports.base import Backoff, Transport, cancel_and_wait
 from dovetail.engine.call_tool import require_object
 from dovetail.engine.engine import Engine
 from dovetail.engine.mounts import BackendStatus
@@ -32,8 +31,8 @@ from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Change, Hub
 from dovetail.errors import METHOD_NOT_FOUND, DovetailError, ServerError, SetupError
 from dovetail.gateway.backends import NOBODY, Backend, BackendLimits, BackendSession, Caller, printable
-from dovetail.gateway.forward import Forwarder, Questions, caller_of
-from dovetail.protocol import jsonrpc, revisions, types
+from dovetail.gateway.forward import PARTS, Forwarder, Questions, caller_of
+from dovetail.protocol import revisions, types
 from dovetail.protocol.headers import header_parameters
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.methods import ListenFilter
@@ -46,15 +45,13 @@ from dovetail.registry.tools import Tool
 from dovetail.server import Server
 
 log = logging.getLogger("dovetail")
-ASKABLE: dict[str, Any] = {
-    "elicitation": {"form": {}, "url": {}},
-    "sampling": {"tools": {}, "context": {}},
-    "roots": {},
-}
+ASKABLE: dict[str, Any] = {kind: {part: {} for part in parts} for kind, parts in PARTS.items()}
 FEATURES = ("tools", "resources", "prompts", "completions", "logging")
-MAX_INSTRUCTIONS = 64 * 1024  # characters
-OPTIONAL = ("icons", "annotations", "_meta")  # members of a definition that it can do without
-CLIENT_OPTIONS = ("headers", "env", "cwd", "transport", "protocol_version", "principal")
+MAX_ITEM_BYTES = 256 * 1024
+MAX_LIST_BYTES = 64 * 1024 * 1024
+MAX_URIS = 1_000  # that are watched
+FETCH_TIMEOUT = 60.0  # seconds for all lists
+CLIENT_OPTIONS = ("headers", "env", "cwd", "transport", "protocol_version")
 
 
 class Proxy(Server):
@@ -77,30 +74,34 @@ class Proxy(Server):
         limits: BackendLimits | None = None,
         **options: Any,
     ) -> None:
-        if wrong := [each for each in allow if each not in ("sampling", "roots")] or isinstance(allow, str):
-            raise SetupError(
-                f'Proxy: allow={allow!r} is not possible ({wrong}); it is a list of "sampling" and "roots"'
-            )
+        if isinstance(allow, str) or not {"sampling", "roots"}.issuperset(allow):
+            raise SetupError(f'Proxy: allow={allow!r} is not possible; it is a list of "sampling" and "roots"')
+        listed = _listed(target)
+        self._listed = listed
+        self._auth = auth
+        self._asks_auth = callable(auth) and not (hasattr(auth, "for_server") or hasattr(auth, "headers"))
         connection = {key: options.pop(key) for key in CLIENT_OPTIONS if key in options}
-        connect = _Connection(_listed(target), auth, {**connection, "timeout": timeout})
+        self._connection: dict[str, Any] = {**listed.options, **connection, "timeout": timeout, "cache": False}
+        if not listed.problem:  # raises SetupError
+            make_transport(listed.target, {**self._connection, "auth": None if self._asks_auth else auth})  # type: ignore[typeddict-item]
+        self._place = _place_of(listed.target)
         lifespan = options.pop("lifespan", None)
         super().__init__(
-            name or _name_of(connect.target),
+            name or re.sub(r"[^A-Za-z0-9_.-]+", "-", self._place)[:64] or "proxy",
             lifespan=partial(self._serving, lifespan),
             **{"declare": FEATURES, **options},
         )
-        self._target = _shown(connect.target)
         self.engine.backend_status = lambda: self.status
-        questions = Questions(self.name, frozenset(allow))
+        self._questions = Questions(self.name, frozenset(allow))
         self._backend = Backend(
             self.name,
-            partial(connect.make, lambda tag, id: self.complete_elicitation(questions.own_id(tag, id))),
-            questions.passable(ASKABLE, revisions.LATEST),
-            per_caller=connect.per_caller,
+            self._make_session,
+            self._questions.passable(ASKABLE, revisions.LATEST),
+            per_caller=self._asks_auth,
             timeout=timeout,
             limits=limits or BackendLimits(),
         )
-        self._catalogs = Catalogs(self.engine, self._backend, questions)
+        self._catalogs = Catalogs(self.engine, self._backend, self._questions)
 
     @classmethod
     def from_config(cls, source: str | Path | Mapping[str, Any], **options: Any) -> dict[str, Self]:
@@ -117,7 +118,14 @@ class Proxy(Server):
         """What is known of the backend, for people."""
         problem, revision, latencies = self._backend.failure, self._backend.revision, self._backend.latencies
         state = "unreachable" if problem else "reachable" if revision else "not connected"
-        return BackendStatus(self._target, state, problem, revision, 1000 * median(latencies) if latencies else None)
+        return BackendStatus(self._place, state, problem, revision, 1000 * median(latencies) if latencies else None)
+
+    async def _make_session(self, principal: Principal | None, capabilities: Mapping[str, Any]) -> BackendSession:
+        if self._listed.problem:
+            raise SetupError(self._listed.problem)
+        auth = await call_maybe_async(self._auth, principal) if self._asks_auth else self._auth
+        options: Any = {**self._connection, "auth": auth, "capabilities": capabilities}
+        return BackendSession(make_transport(self._listed.target, options), options)
 
     @asynccontextmanager
     async def _serving(self, lifespan: Callable[[Any], Any] | None, owner: Any) -> AsyncIterator[Any]:
@@ -144,85 +152,33 @@ def _listed(target: Any) -> ListedServer:
     return ListedServer(target, {})
 
 
-def _name_of(target: Any) -> str:
+def _place_of(target: Any) -> str:
+    """A host, a file that is started, or a command: for people, so without other parts, which may hold a secret."""
     if isinstance(target, Server):
         return target.name
-    words = [target] if isinstance(target, str) else [str(each) for each in target or ()]
-    if words and "://" in words[0]:
-        found = urlsplit(words[0]).hostname or ""
-    else:
-        found = Path(next((word for word in reversed(words) if not word.startswith("-")), "")).stem
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", found)[:64] or "proxy"
-
-
-def _shown(target: Any) -> str:
-    """A target for people: paths, queries and arguments are left out, for they may hold a secret."""
-    if isinstance(target, Server):
-        return f"the server {target.name!r} of this process"
-    words = [target] if isinstance(target, str) else [str(each) for each in target or ()]
-    if words and "://" in words[0]:
-        parts = urlsplit(words[0])
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/…"
-    return Path(words[0]).name + (" …" if words[1:] else "") if words else ""
-
-
-class _Connection:
-    """How sessions with the backend are made."""
-
-    def __init__(self, listed: ListedServer, auth: Any, options: dict[str, Any]) -> None:
-        self.target = listed.target
-        self._options: Any = {**listed.options, **options}
-        self._problem = listed.problem
-        self._auth = auth
-        is_object = hasattr(auth, "for_server") or hasattr(auth, "headers")
-        self._asks_auth = callable(auth) and not is_object
-        self._in_process = isinstance(getattr(self.target, "engine", None), Engine)
-        self.per_caller = self._asks_auth or (self._in_process and auth is None and "principal" not in options)
-        if not self._problem:
-            given: Any = {**self._options, "auth": None if self._asks_auth else auth}
-            make_transport(self.target, given)
-
-    async def make(
-        self,
-        complete: Callable[[str, str], Awaitable[Any]],
-        principal: Principal | None,
-        capabilities: Mapping[str, Any],
-    ) -> BackendSession:
-        if self._problem:
-            raise SetupError(self._problem)
-        options: dict[str, Any] = {**self._options, "capabilities": capabilities, "cache": False}
-        options["auth"] = await call_maybe_async(self._auth, principal) if self._asks_auth else self._auth
-        if self._in_process and self.per_caller and self._auth is None:
-            options["principal"] = principal
-        tag = secrets.token_hex(4)
-        options["elicitation_complete_handler"] = partial(complete, tag)
-        return BackendSession(make_transport(self.target, options), options, tag)  # type: ignore[arg-type]
+    words = [target] if isinstance(target, str) else [str(each) for each in target or [""]]
+    if "://" in words[0]:
+        return urlsplit(words[0]).netloc.rpartition("@")[2]
+    return Path(next((word for word in words if word.endswith((".py", ".js", ".ts"))), words[0])).stem
 
 
 # ── catalogs ──
 
 
-class _Page(msgspec.Struct, rename="camel"):
-    tools: list[Raw] = []
-    prompts: list[Raw] = []
-    resources: list[Raw] = []
-    resource_templates: list[Raw] = []
-    next_cursor: str | None = None
-
-
-class _List:
+class _List(msgspec.Struct, eq=False):
     """One list of the backend and the catalog that holds its items."""
 
-    def __init__(
-        self, method: str, key: str, type: Any, catalog: Catalog[Any], compile: Callable[[Any], tuple[str, Any]]
-    ) -> None:
-        self.method = method
-        self.key = key  # of the items in a page
-        self.feature = method.partition("/")[0]  # the capability
-        self.type = type
-        self.catalog = catalog
-        self.compile = compile
-        self.items: dict[str, Any] = {}  # as they are in the catalog
+    method: str
+    key: str  # of the items in a page
+    type: Any
+    catalog: Catalog[Any]
+    compile: Callable[[Any], tuple[str, Any]]
+    items: dict[str, Any] = {}  # as they are in the catalog
+
+    @property
+    def feature(self) -> str:
+        """The capability."""
+        return self.method.partition("/")[0]
 
     def put(self, listed: Mapping[str, Any]) -> None:
         """Put new items in place of the old ones; the proxy's own keep their names."""
@@ -243,7 +199,7 @@ class Catalogs:
         self._questions = questions
         self._forwarder = Forwarder(backend, questions)
         resources = engine.resources
-        templates = "resources/templates/list", "resource_templates", types.TemplateDefinition
+        templates = "resources/templates/list", "resourceTemplates", types.TemplateDefinition
         self._prompts = _List("prompts/list", "prompts", types.PromptDefinition, engine.prompts, self._prompt)
         self._templates = _List(*templates, resources.templates, self._template)
         self._lists = (
@@ -253,14 +209,12 @@ class Catalogs:
             self._templates,
         )
         self._is_known = False
-        self._completing: set[tuple[str, str, str]] = set()  # the keys of the backend's completers
+        self._completing: dict[tuple[str, str, str], Completer] = {}  # the backend's completers
         self._left_out: set[str] = set()  # items that were logged
         everything = types.TemplateDefinition(uri_template="{+uri}", name="any")
         resources.fallback = self._template(everything)[1]
         engine.hub = Hub(self._watch)
         engine.before_list.append(self.fetch)
-        if engine.options.instructions is None:
-            engine.get_instructions = self._instructions
         self.begin()
 
     def begin(self) -> None:
@@ -269,8 +223,8 @@ class Catalogs:
         self._fetching: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._heard = ListenFilter()  # the lists whose changes the backend announces
-        self._watching: asyncio.Task[None] | None = None
-        self._uris: set[str] = set()
+        self._stream: ChangeStream | None = None  # the last one
+        self._ready = asyncio.Event()  # it is open, or could not be opened
 
     async def close(self) -> None:
         await cancel_and_wait(*self._tasks)
@@ -290,14 +244,6 @@ class Catalogs:
         if context.request.method in ("tools/call", "prompts/get") and not self._is_known:  # it may have such an item
             raise self._backend.unreachable(self._backend.failure or "its lists are not known yet")
 
-    async def _instructions(self, context: RequestContext) -> str | None:
-        """Those of the backend, for clients of a proxy that is not mounted."""
-        with suppress(Exception):  # of any kind, as in `_fetch`, where it is logged
-            async with asyncio.timeout(self._limits.list_wait):
-                session = await self._backend.main(caller_of(context, self._questions))
-                return (session.negotiated.instructions or "")[:MAX_INSTRUCTIONS] or None
-        return None
-
     def _fetch_again(self, caller: Caller = NOBODY) -> "asyncio.Task[None]":
         if self._fetching is None or self._fetching.done():
             self._fetching = self.run(self._fetch(caller))
@@ -306,9 +252,13 @@ class Catalogs:
     async def _fetch(self, caller: Caller) -> None:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._limits.refresh_timeout):
+            async with asyncio.timeout(FETCH_TIMEOUT):
                 session = await self._backend.main(caller)
-                await self._follow_lists()
+                if self._following is None or self._following.done():
+                    self._ready.clear()
+                    self._following = self.run(self._follow())
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._ready.wait(), 1.0)
                 fetched = await asyncio.gather(*(self._read(session, each) for each in self._lists))
         except Exception as failure:  # of any kind: a backend may send anything
             self._expires = loop.time() + self._limits.list_wait
@@ -321,16 +271,14 @@ class Catalogs:
         hears = all(getattr(self._heard, f"{kind}_list_changed") for kind in LIST_KINDS if kind in served)
         self._expires = loop.time() + (ttl or (float("inf") if hears else self._limits.refresh))
         self._is_known = True
-        for key in self._completing:
-            self._engine.completers.pop(key, None)
         for each, (items, _) in reversed([*zip(self._lists, fetched, strict=True)]):
             each.put(items)  # resources first: a mount renames them in the `_meta` of tools
-        completers = self._completers(session)
-        self._engine.completers.update(completers)
-        self._completing = set(completers)
-        headers = {name: tool.headers for name, tool in self._lists[0].items.items()}
+        for key in self._completing:
+            self._engine.completers.pop(key, None)
+        self._completing = self._completers(session)
+        self._engine.completers.update(self._completing)
         self._backend.tool_headers.clear()
-        self._backend.tool_headers.update(headers)
+        self._backend.tool_headers.update({name: tool.headers for name, tool in self._lists[0].items.items()})
 
     async def _read(self, session: BackendSession, listing: _List) -> tuple[dict[str, Any], float]:
         """The items of one list, and for how many seconds it is good if the backend says so."""
@@ -345,22 +293,22 @@ class Catalogs:
                 if refused.code == METHOD_NOT_FOUND:
                     return {}, 0.0
                 raise
-            page = decode(listing.method, raw, _Page)
-            for item in getattr(page, listing.key):
+            page = read_page(listing.method, raw, listing.key, Raw)
+            for item in page.items[: self._limits.max_items - len(items)]:
                 self._add(items, item, listing)
             cursor, size, ttl = page.next_cursor, size + len(raw), ttl_seconds(raw)
             if cursor is None or (cursor == "" and session.revision.handshake):
                 return items, ttl
-            if len(items) >= self._limits.max_items or size > self._limits.max_list_bytes:
+            if len(items) >= self._limits.max_items or size > MAX_LIST_BYTES:
                 break
         self._leave_out(listing.method, "the list does not end; its beginning is used")
         return items, ttl
 
     def _add(self, items: dict[str, Any], raw: Raw, listing: _List) -> None:
         try:
-            if len(raw) > self._limits.max_item_bytes:
-                raise SetupError(f"it has more than {self._limits.max_item_bytes} bytes")
-            definition = _read_definition(raw, listing.type)
+            if len(raw) > MAX_ITEM_BYTES:
+                raise SetupError(f"it has more than {MAX_ITEM_BYTES} bytes")
+            definition = msgspec.json.decode(raw, type=listing.type)
             for revision in revisions.ALL:
                 types.shape_definition(definition, revision)
             key, item = listing.compile(definition)
@@ -368,8 +316,7 @@ class Catalogs:
                 raise SetupError("its name is not allowed")
             if key in items:
                 raise SetupError("it is listed twice")
-            if len(items) < self._limits.max_items:
-                items[key] = item
+            items[key] = item
         except (*UNREADABLE, SetupError, ValueError, TypeError, KeyError, AttributeError) as failure:
             self._leave_out(f"{listing.key} {printable(bytes(raw)[:80].decode(errors='replace'))}", printable(failure))
 
@@ -437,80 +384,50 @@ class Catalogs:
 
     # ── changes ──
 
-    async def _follow_lists(self) -> None:
-        """Listen to changes of lists, before they are read."""
-        if self._following is None or self._following.done():
-            ready = asyncio.Event()
-            self._following = self.run(self._listen_to_lists(ready))
-            with suppress(TimeoutError):
-                await asyncio.wait_for(ready.wait(), 1.0)
-
-    async def _listen_to_lists(self, ready: asyncio.Event) -> None:
-        def begun(changes: ChangeStream) -> None:
-            self._heard = changes.honoured
-            ready.set()
-
-        await self._listen(ListenFilter(True, True, True), begun)
-        ready.set()
-        self._heard, self._expires = ListenFilter(), 0.0
-
     def _watch(self, uri: str, wanted: bool) -> None:
-        """Watch one URI more or less: the new stream is opened before the old one is closed."""
         self._engine.resources.watch(uri, wanted)
-        (self._uris.add if wanted else self._uris.discard)(uri)
-        old, uris = self._watching, sorted(self._uris)[: self._limits.max_uris]
         with suppress(RuntimeError):  # the loop has ended
-            self._watching = self.run(self._watch_all(uris, old))
+            self._following = self.run(self._follow())
 
-    async def _watch_all(self, uris: list[str], old: "asyncio.Task[None] | None") -> None:
-        def stop_old(*_: ChangeStream) -> None:
-            if old is not None:
-                old.cancel()
+    async def _follow(self) -> None:
+        """Pass on changes of all lists and of the URIs that are watched."""
+        task, backoff = asyncio.current_task(), Backoff(self._limits.retry, 30 * self._limits.retry)
+        await asyncio.sleep(0.01)  # other URIs may follow
+        while self._following is task:  # else a newer one has more URIs
+            uris = sorted(self._engine.hub.uris())[:MAX_URIS]
+            with suppress(DovetailError, TimeoutError):
+                session = await self._backend.main()
+                async with session.listen(ListenFilter(True, True, True, uris)) as changes:
+                    if self._following is task:
+                        self._use_stream(changes, uris)
+                        backoff.succeeded()
+                        await self._pass_on(changes)
+            if self._following is task:
+                self._heard, self._expires = ListenFilter(), 0.0
+                self._ready.set()
+                if not uris:
+                    return  # until the lists are needed
+                await asyncio.sleep(backoff.next_delay())
 
-        def tell(*_: ChangeStream) -> None:
+    def _use_stream(self, changes: ChangeStream, uris: list[str]) -> None:
+        if self._stream is not None and self._stream.is_closed:
             for uri in uris:
-                self._engine.publish(Change("updated", uri))  # while the stream was closed, it may have changed
-
-        begun, delay = stop_old, self._limits.first_retry
-        try:
-            await asyncio.sleep(0.01)  # others may follow
-            if self._watching is not asyncio.current_task():
-                await asyncio.Event().wait()  # until the latest one has its stream
-            while uris:
-                await self._listen(ListenFilter(resource_subscriptions=uris), begun)
-                stop_old()
-                begun = tell
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, self._limits.max_retry)
-        finally:
-            stop_old()
-
-    async def _listen(self, wanted: ListenFilter, on_ready: Callable[[ChangeStream], None]) -> None:
-        """Pass on changes until the stream ends."""
-        with suppress(DovetailError, TimeoutError):
-            session = await self._backend.main()
-            async with session.listen(wanted) as changes:
-                on_ready(changes)
-                await self._pass_on(changes)
+                self._engine.publish(Change("updated", uri))  # perhaps: there was no stream for a while
+        elif self._stream is not None:
+            self._stream.close()  # what it has heard is still passed on
+        self._stream, self._heard = changes, changes.honoured
+        self._ready.set()
 
     async def _pass_on(self, changes: ChangeStream) -> None:
         async for change in changes:
             if change.uri:
-                for uri in [each for each in self._uris if is_sub_resource(change.uri, each)]:
+                for uri in [each for each in self._engine.hub.uris() if is_sub_resource(change.uri, each)]:
                     self._engine.publish(Change("updated", uri))
             else:
                 if self._fetching is not None:
                     await asyncio.wait([self._fetching])  # which may have read the old list
                 await asyncio.wait([self._fetch_again()])
                 await asyncio.sleep(0.05)  # a backend may announce without end
-
-
-def _read_definition(raw: Raw, shape: Any) -> Any:
-    """A definition; if it can't be read, without the members that it can do without."""
-    with suppress(*UNREADABLE):
-        return msgspec.json.decode(raw, type=shape)
-    members = {name: value for name, value in jsonrpc.members(raw).items() if name not in OPTIONAL}
-    return msgspec.json.decode(jsonrpc.encode(members), type=shape)
 
 
 def _decode_arguments(raw: Any) -> dict[str, Any]:

@@ -108,6 +108,14 @@ def restore_content(schema: JsonObject, content: JsonObject, revision: Revision)
     return restored
 
 
+def restore_answer(request: ServerRequest, answer: JsonObject, revision: Revision) -> JsonObject:
+    """A client's response, with the content of a form in the newest spelling. Raises QuestionFailed."""
+    schema, content = request.params.get("requestedSchema"), answer.get("content")
+    if schema is None or not isinstance(content, dict):
+        return answer
+    return answer | {"content": restore_content(schema, content, revision)}
+
+
 def _plain(part: JsonObject) -> JsonObject:
     dropped = {"oneOf"} if part["type"] == "boolean" else {"oneOf", "default"}
     plain = {keyword: value for keyword, value in part.items() if keyword not in dropped}
