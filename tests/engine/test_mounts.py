@@ -256,9 +256,9 @@ def test_how_uris_in_meta_are_renamed() -> None:
         (own, new), ([own], [new]), ((own, other), [new, other]), ({"k": own}, {"k": new}),
         ({"k": 1, "l": [[own], other]}, {"k": 1, "l": [[new], other]}), ([{"k": (own,)}, {}], [{"k": [new]}, {}]),
     ):  # fmt: skip
-        assert rename_meta(meta, "a", own.__eq__) == renamed
-    for same in (None, 5, "x", other, [], [other, 1], (other,), {"k": other, "l": [{}, [other]]}, {own: 1}):
-        assert rename_meta(same, "a", own.__eq__) is same
+        assert rename_meta(meta, {own: new, other: other}.__getitem__) == renamed
+    for same in (None, 5, "x", other, [], [other, 1], {"k": other, "l": [{}, [other]]}, {own: 1}):
+        assert rename_meta(same, {other: other}.__getitem__) == same
 
 
 # ── results ──

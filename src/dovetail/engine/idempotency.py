@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from dovetail import engine as lazy
 from dovetail.engine.call_tool import call_tool, error_result, has_begun
 from dovetail.engine.request_context import RequestContext
-from dovetail.errors import URL_ELICITATION_REQUIRED, ProtocolError, ToolError
+from dovetail.errors import URL_ELICITATION_REQUIRED, DovetailError, ProtocolError, ToolError
 from dovetail.protocol.jsonrpc import encode, invalid_params, sendable
 from dovetail.protocol.methods import CallToolParams
 from dovetail.protocol.request_state import Round, arguments_digest, decode_round
@@ -61,7 +61,7 @@ TEXTS = {
 
 
 class Failure(NamedTuple):
-    """A ToolError or a ProtocolError that can be stored."""
+    """A ProtocolError, or the text of another error, that can be stored."""
 
     code: int  # 0 for a ToolError
     message: str
@@ -69,8 +69,8 @@ class Failure(NamedTuple):
     http_status: int
 
     @classmethod
-    def from_error(cls, error: ToolError | ProtocolError) -> "Failure":
-        if isinstance(error, ToolError):
+    def from_error(cls, error: DovetailError) -> "Failure":
+        if not isinstance(error, ProtocolError):
             return cls(0, sendable(str(error)), None, 200)
         data = None
         with suppress(OutputError):  # data that can't be sent either

@@ -23,7 +23,7 @@ from msgspec import Raw
 from dovetail.engine.caller_state import state_owner
 from dovetail.engine.idempotency import Failure
 from dovetail.engine.request_context import RequestContext
-from dovetail.errors import ProtocolError, QuestionFailed, ToolBusy, ToolError
+from dovetail.errors import DovetailError, ProtocolError, QuestionFailed, ToolBusy, ToolError, UrlElicitationRequired
 from dovetail.protocol.capabilities import require_client_support
 from dovetail.protocol.elicitation import MAX_INPUT_REQUESTS, InputRequest, InputRequired, ServerRequest
 from dovetail.protocol.jsonrpc import encode
@@ -113,7 +113,7 @@ class OpenCall:
         self.record: Record | None = None  # the last outcome
         self.storing: asyncio.Task[None] | None = None
         self.is_over = False
-        self.failure: ToolError | ProtocolError | None = None  # its end, if it is one
+        self.failure: DovetailError | None = None  # its end, if it is one
         self._calls = calls
         self._revision, self._capabilities = context.request.revision, context.request.capabilities
         self._pending: dict[str, tuple[Question, asyncio.Future[Raw]]] = {}
@@ -156,7 +156,7 @@ class OpenCall:
         elif round != self.answered:
             raise ToolError(OTHER_ROUND)
 
-    def end(self, end: bytes | ToolError | ProtocolError) -> None:
+    def end(self, end: bytes | DovetailError) -> None:
         """End the call, once: the request that waits gets its end, or the next one that brings answers."""
         if self.is_over:
             return
@@ -171,7 +171,7 @@ class OpenCall:
     async def _work(self, run: Run) -> None:
         try:
             self.end(await run(self))
-        except (ToolError, ProtocolError) as failure:
+        except (ToolError, ProtocolError, UrlElicitationRequired) as failure:
             self.end(failure)
         except Exception:
             log.exception("the work of an open call failed")
