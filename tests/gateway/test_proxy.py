@@ -658,6 +658,20 @@ async def test_watchers_are_told_after_a_crash() -> None:
         assert await asyncio.wait_for(anext(changes), 20) == Change("updated", "notes://all")
 
 
+@eras
+async def test_a_proxy_by_itself_passes_the_instructions_on(back: str) -> None:
+    backend = make_backend(instructions="Add with care.")
+    for front in (OLD, MODERN):
+        async with through(Proxy(backend, protocol_version=back), front) as client:
+            assert client.instructions == "Add with care."
+        async with through(Proxy(backend, protocol_version=back, instructions="Mine."), front) as client:
+            assert client.instructions == "Mine."
+        parent = Server("parent")
+        parent.mount(Proxy(backend, protocol_version=back), namespace="calendar")
+        async with through(parent, front) as client:
+            assert client.instructions is None
+
+
 # ── callers ──
 
 

@@ -70,6 +70,7 @@ class Engine:
         self.mounts: Mounts | None = None  # from the first one on
         self.backend_status: Callable[[], BackendStatus] | None = None  # of a proxy
         self.before_list: list[Callable[[RequestContext], Awaitable[None]]] = []  # fetch catalogs from elsewhere
+        self.get_instructions: Callable[[RequestContext], Awaitable[str | None]] | None = None  # of a server elsewhere
         self._state: StateBackend | None = None  # until it is needed, or set
         self._random_name = os.urandom(8).hex()
         self._elicitations: UrlElicitations | None = None  # from the first one on

@@ -48,11 +48,16 @@ LOOKUPS_PER_TURN = 50  # of URIs, until other tasks get a turn of the event loop
 
 
 async def initialize(engine: "Engine", context: RequestContext) -> Result:
-    return results.InitializeResult(engine.capabilities_for(context), engine.options.instructions)
+    return results.InitializeResult(engine.capabilities_for(context), await _instructions(engine, context))
 
 
 async def discover(engine: "Engine", context: RequestContext) -> Result:
-    return results.DiscoverResult(engine.capabilities, engine.options.instructions, engine.options.hint)
+    return results.DiscoverResult(engine.capabilities, await _instructions(engine, context), engine.options.hint)
+
+
+async def _instructions(engine: "Engine", context: RequestContext) -> str | None:
+    found = None if engine.get_instructions is None else await engine.get_instructions(context)
+    return engine.options.instructions or found
 
 
 async def ping(engine: "Engine", context: RequestContext) -> Result:

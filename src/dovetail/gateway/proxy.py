@@ -47,6 +47,7 @@ from dovetail.server import Server
 log = logging.getLogger("dovetail")
 ASKABLE: dict[str, Any] = {kind: {part: {} for part in parts} for kind, parts in PARTS.items()}
 FEATURES = ("tools", "resources", "prompts", "completions", "logging")
+MAX_INSTRUCTIONS = 64 * 1024  # characters
 MAX_ITEM_BYTES = 256 * 1024
 MAX_LIST_BYTES = 64 * 1024 * 1024
 MAX_URIS = 1_000  # that are watched
@@ -215,6 +216,7 @@ class Catalogs:
         resources.fallback = self._template(everything)[1]
         engine.hub = Hub(self._watch)
         engine.before_list.append(self.fetch)
+        engine.get_instructions = self._instructions
         self.begin()
 
     def begin(self) -> None:
@@ -243,6 +245,14 @@ class Catalogs:
             await asyncio.wait([fetching], timeout=self._limits.list_wait)
         if context.request.method in ("tools/call", "prompts/get") and not self._is_known:  # it may have such an item
             raise self._backend.unreachable(self._backend.failure or "its lists are not known yet")
+
+    async def _instructions(self, context: RequestContext) -> str | None:
+        """Those of the backend, for clients of a proxy that is not mounted."""
+        with suppress(DovetailError, TimeoutError):
+            async with asyncio.timeout(self._limits.list_wait):
+                session = await self._backend.main(caller_of(context, self._questions))
+                return (session.negotiated.instructions or "")[:MAX_INSTRUCTIONS] or None
+        return None
 
     def _fetch_again(self, caller: Caller = NOBODY) -> "asyncio.Task[None]":
         if self._fetching is None or self._fetching.done():
