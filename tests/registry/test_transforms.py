@@ -558,8 +558,8 @@ def test_names_that_other_keywords_may_depend_on_are_not_changed(beside: dict[st
 
 
 @pytest.mark.parametrize("beside", [
-    {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "https://a.example/", "$defs": {"d": {}}},
-    {"$schema": "http://json-schema.org/draft-04/schema#", "id": "https://a.example/", "definitions": {"d": {}}},
+    {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": {"d": {}}},
+    {"$schema": "http://json-schema.org/draft-04/schema#", "definitions": {"d": {}}},
     {"title": "T", "description": "D", "$comment": "C", "required": ["b"], "additionalProperties": False},
 ], ids=["2020-12", "draft-04", "words"])  # fmt: skip
 def test_names_that_no_other_keyword_depends_on_may_be_changed(beside: dict[str, Any]) -> None:

@@ -23,7 +23,8 @@ from dovetail.schema.validate import Validator
 
 # What a schema may have whose arguments are renamed or hidden: all else may name them, count them, or show their values
 _PLAIN = {
-    "$schema", "$defs", "definitions", "title", "description", "type", "properties", "required", "additionalProperties",
+    "$schema", "$defs", "definitions", "type", "properties", "required", "additionalProperties",
+    "title", "description", "$comment",
 }  # fmt: skip
 _OTHER_REFERENCE = re.compile(rb'"\$(ref|dynamicRef|recursiveRef)":"(?!#/(\$defs|definitions)/)')
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
