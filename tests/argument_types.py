@@ -218,6 +218,7 @@ TABLE: list[tuple[Any, str, Any, str, str]] = [
     (Sequence[int], "[1]", [1], "1", "x: expected an array, got the integer 1"),
     (Iterable[int], "[1]", [1], "1", "x: expected an array, got the integer 1"),
     (collections.deque[int], "[1]", collections.deque([1]), "[null]", "x[0]: expected an integer, got null"),
+    (collections.deque[dict[int, str]], '[{"1": "a"}]', collections.deque([{1: "a"}]), '[{"b": "a"}]', "x[0].b: is"),
     (dict[str, int], '{"a": 1}', {"a": 1}, '{"a": null}', "x.a: expected an integer, got null"),
     (dict[int, str], '{"1": "a"}', {1: "a"}, '{"b": "a"}', "x"),
     (dict[Literal["a"], int], '{"a": 1}', {"a": 1}, '{"b": 1}', "x"),

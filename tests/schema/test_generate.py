@@ -3,18 +3,22 @@
 import dataclasses
 import datetime
 import enum
+import ipaddress
+import math
 import re
 import subprocess
 import sys
 import types
-from typing import Annotated, Any, Generic, NotRequired, TypedDict, TypeVar
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
+from typing import Annotated, Any, Generic, Literal, NotRequired, Required, TypedDict, TypeVar
 
 import annotated_types as at
+import attrs
 import msgspec
 import pydantic
 import pytest
 from msgspec import NODEFAULT
-from typing_extensions import Doc, TypeAliasType
+from typing_extensions import Doc, ReadOnly, TypeAliasType
 
 from argument_types import Circle, Json, Node, Place, Square, schema_for
 from dovetail.errors import SetupError
@@ -106,6 +110,27 @@ OPTIONAL = {
 }  # fmt: skip
 
 
+BASE64 = {"type": "string", "contentEncoding": "base64"}
+SIZED = {"minProperties": 1, "maxProperties": 2}
+RANGE = {"exclusiveMinimum": 1, "minimum": 1, "maximum": 2, "exclusiveMaximum": 3, "multipleOf": 0.5}
+
+
+class Qualified(TypedDict, total=False):
+    a: Required[int]
+    b: Annotated[Required[int], Field(ge=1)]
+    c: ReadOnly[NotRequired[int]]
+    d: ReadOnly[int]
+
+
+@attrs.define
+class Attributes:
+    a: int
+    b: int = 5
+    c: list[Any] = attrs.field(factory=list)
+    d: int = attrs.field(init=False, default=3)
+    e: int = attrs.field(default=attrs.Factory(lambda self: self.a, takes_self=True))
+
+
 @pytest.mark.parametrize(
     ("annotation", "expected"),
     [
@@ -125,6 +150,26 @@ OPTIONAL = {
             Annotated[str, Field(**NOTES, extra={"const": "a"})] | None,
             {"anyOf": [{"type": "string", "const": "a"}, {"type": "null"}], **NOTED},
         ),
+        (dict[int, Any], {"type": "object", "propertyNames": {"pattern": "^-?[0-9]+$"}}),
+        (
+            dict[Literal["a"], int],
+            {"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": INTEGER},
+        ),
+        (Annotated[dict[str, Any], Field(min_length=1, max_length=2)], {"type": "object"} | SIZED),
+        (tuple[()], {"type": "array", "items": {}, "minItems": 0, "maxItems": 0}),
+        (tuple[int, int], {"type": "array", "items": INTEGER, "minItems": 2, "maxItems": 2}),
+        (frozenset[int], {"type": "array", "items": INTEGER, "uniqueItems": True}),
+        (Literal[1, "a", None], {"anyOf": [INTEGER | {"enum": [1]}, STRING | {"enum": ["a"]}, {"type": "null"}]}),
+        (Literal[True], {"type": "boolean", "enum": [True]}),
+        (Literal[None], {"type": "null"}),
+        (Annotated[float, Field(gt=1, ge=1, le=2, lt=3, multiple_of=0.5)], {"type": "number", **RANGE}),
+        (Annotated[bytes, Field(min_length=1, max_length=3)], BASE64 | {"minLength": 4, "maxLength": 4}),
+        (Qualified, record(["a", "b"], a=INTEGER, b=INTEGER | {"minimum": 1}, c=INTEGER, d=INTEGER)),
+        (Attributes, record(["a"], a=INTEGER, b=INTEGER | {"default": 5}, c={"type": "array", "items": {}}, e=INTEGER)),
+        (bytearray, BASE64),
+        (datetime.timedelta, STRING | {"format": "duration"}),
+        (ipaddress.IPv6Address, STRING | {"format": "ipv6"}),
+        *((cls, STRING | {"format": "path"}) for cls in (PurePath, PurePosixPath, PureWindowsPath, Path)),
         (Annotated[bytes, Field(max_length=4)], {"type": "string", "contentEncoding": "base64", "maxLength": 8}),
         (Annotated[datetime.datetime, msgspec.Meta(tz=True)], STRING | {"format": "date-time"}),
         (Annotated[datetime.datetime, msgspec.Meta(tz=False)], STRING),
@@ -149,6 +194,8 @@ def test_a_recursive_generic() -> None:
     assert found["properties"]["items"] == {"type": "array", "items": POINT}
     assert found["properties"]["next"]["anyOf"][0] == {"$ref": "#/$defs/Page_Point"}
     assert set(found["$defs"]) == {"Page_Point"}
+    (name,) = schema(Page[int | None])["$defs"]
+    assert re.fullmatch(r"Page_\w*[A-Za-z]", name), "it is part of a JSON pointer"
 
 
 @dataclasses.dataclass
@@ -298,6 +345,7 @@ def read(*metadata: Any) -> Constraints:
     ("item", "expected"),
     [
         (Field(ge=1, le=5), {"ge": 1, "le": 5}), (Field(gt=1.5, lt=5), {"gt": 1.5, "lt": 5}),
+        (Field(min_length=0, max_length=0, multiple_of=0.1), {"multiple_of": 0.1, "min_length": 0, "max_length": 0}),
         (Field(multiple_of=3), {"multiple_of": 3}), (msgspec.Meta(ge=1, description="d"), {"ge": 1}),
         (Field(min_length=1, max_length=2, pattern="^a"), {"min_length": 1, "max_length": 2, "pattern": "^a"}),
         (msgspec.Meta(tz=True), {"tz": True}), (at.Ge(1), {"ge": 1}), (at.Interval(gt=1, le=9), {"gt": 1, "le": 9}),
@@ -329,6 +377,33 @@ def test_limits(item: Any, expected: dict[str, Any]) -> None:
 )
 def test_notes(item: Any, expected: dict[str, Any]) -> None:
     assert read(item) == Constraints(**expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "together"),
+    [
+        ("ge", (1, 3), 3), ("gt", (1, 3), 3), ("min_length", (1, 3), 3), ("le", (1, 3), 1), ("lt", (1, 3), 1),
+        ("max_length", (1, 3), 1), ("multiple_of", (2, 3), None), ("pattern", ("a", "b"), None),
+        ("format", ("date", "time"), None), ("header", ("A", "B"), None),
+    ],
+)  # fmt: skip
+def test_two_of_a_kind(name: str, values: tuple[Any, Any], together: Any) -> None:
+    for first, second in (values, values[::-1]):
+        items = Field(**{name: first}), Field(**{name: second})
+        if together is not None:
+            assert read(*items) == Constraints(**{name: together})
+        else:
+            with pytest.raises(SetupError, match=f"{name} is given twice, as {first!r} and {second!r}"):
+                read(*items)
+    assert read(Field(**{name: values[0]}), Field(**{name: values[0]})) == Constraints(**{name: values[0]})
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last"),
+    [("title", "a", "b"), ("description", "a", "b"), ("examples", [1], [2]), ("deprecated", True, False)],
+)
+def test_the_last_note_counts(name: str, first: Any, last: Any) -> None:
+    assert read(Field(**{name: first}), Field(**{name: last}), Field()) == Constraints(**{name: last})
 
 
 def test_several_all_hold() -> None:
@@ -377,7 +452,10 @@ def test_a_field_can_stand_in_any_annotation() -> None:
         ([*pydantic.condecimal(max_digits=3).__metadata__], "x: max_digits=… can't"),
         ([pydantic.Strict()], "lenient_arguments"),
         ([pydantic.Field(strict=True)], "x: pydantic's Field(strict=…) can't be honoured here; use lenient_arguments"),
-        ([pydantic.Field(alias="y")], "rename the parameter"),
+        (
+            [pydantic.Field(alias="y")],
+            "(alias=…) can't be honoured here; an argument is called by its parameter's name",
+        ),
         ([pydantic.Field(discriminator="y")], "discriminator"),
         ([pydantic.Field(max_digits=3)], "x: pydantic's Field(max_digits=…)"),
         ([pydantic.Field(json_schema_extra=lambda schema: None)], "json_schema_extra"),
@@ -387,6 +465,13 @@ def test_a_field_can_stand_in_any_annotation() -> None:
         ([Field(multiple_of=0)], "multiple_of must be a number above 0"),
         ([Field(min_length=-1)], "min_length must be an integer"),
         ([Field(pattern=5)], "pattern must be a string"),  # type: ignore[arg-type]
+        *(([Field(**{name: True})], f"{name} must be a number, not True") for name in ("ge", "gt", "le", "lt")),
+        *(([Field(**{name: math.nan})], f"{name} must be a number, not nan") for name in ("gt", "le", "lt")),
+        *(([Field(max_length=wrong)], "max_length must be an integer of at least 0") for wrong in (-1, 1.5, True)),
+        *(
+            ([pydantic.Field(**{f"{kind}_alias": "y"})], f"({kind}_alias=…)")
+            for kind in ("validation", "serialization")
+        ),
     ],
     ids=stable,
 )

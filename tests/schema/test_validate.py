@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from argument_types import nested
 from costs import functions_called
 from dovetail.errors import SetupError
+from dovetail.schema.explain import INCOMPLETE, Budget
 from dovetail.schema.validate import DIALECTS, Pattern, SchemaLimits, Validator
 from stable_ids import stable
 
@@ -75,6 +76,18 @@ NULL, ARRAY = {"type": "null"}, {"type": "array"}
 CLOSED, LEFT_OVER = {"additionalProperties": False}, {"unevaluatedProperties": False}
 ELSEWHERE = {"$id": "http://x.test/a", "$ref": "b#/$defs/%25", "$defs": {"b": {"$id": "b", "$defs": {"%": NULL}}}}
 OLDER = {**D7, "$ref": "#/definitions/a", "type": "null", "definitions": {"a": {"minimum": 3}}}
+ITEM: dict[str, Any] = {"items": {"$ref": "b"}}
+REFERRING: list[dict[str, Any]] = [
+    {"items": {"$ref": "#/$defs/a~1b~0c"}, "$defs": {"a/b~c": NULL}},
+    {"items": {"$ref": "#/allOf/1/items"}, "allOf": [{}, {"items": NULL}]},
+    {"items": {"$ref": "#/own/x"}, "own": {"x": {"$ref": "#/own/y"}, "y": NULL}},  # outside of known keywords
+    {"$id": "urn:example:a", "items": {"$ref": "#/$defs/b"}, "$defs": {"b": NULL}},
+    {"$id": "http://x.test/a", **ITEM, "$defs": {"b": {"$id": "b", "$ref": "#/$defs/c", "$defs": {"c": NULL}}}},
+    {"$id": "http://x.test/a", "items": {"$ref": "b#c"}, "$defs": {"b": {"$id": "b", "not": {"$anchor": "c", **NULL}}}},
+    {**D4, "id": "http://x.test/a", **ITEM, "definitions": {"b": {"id": "b", **NULL}}},
+    {**D7, "items": {"$ref": "#b"}, "definitions": {"b": {"$id": "#b", **NULL}}},
+    {**D7, "items": {"$ref": "c#b"}, "definitions": {"c": {"$id": "c", "definitions": {"b": {"$id": "#b", **NULL}}}}},
+]
 
 WORDS: list[tuple[Any, Any, list[str]]] = [
     ({"type": "object"}, [], ["arguments: expected an object, got an array"]),
@@ -97,6 +110,17 @@ WORDS: list[tuple[Any, Any, list[str]]] = [
     ({"uniqueItems": True}, [1, 1.0], ["arguments: must not hold the same item twice"]),
     ({"minProperties": 1}, {}, ["arguments: must have at least 1 property, has 0"]),
     ({"maxProperties": 1}, {"a": 1, "b": 2}, ["arguments: must have at most 1 property, has 2"]),
+    ({"minProperties": 2}, {}, ["arguments: must have at least 2 properties, has 0"]),
+    ({"minLength": 2, "maxLength": 2, "minItems": 2}, "ab", []),
+    ({"type": ["number", "array", "string"]}, None, ["arguments: expected a number or an array or a string, got null"]),
+    ({"enum": [*range(20)]}, "a", [f"arguments: must be one of {', '.join(map(str, range(20)))}; got \"a\""]),
+    ({"enum": [*range(21)]}, "a", [f"arguments: must be one of {', '.join(map(str, range(20)))}, …; got \"a\""]),
+    ({"properties": {"a" * 80: {}}, **CLOSED}, {"b": 1}, [f"b: unknown argument (known: {'a' * 80})"]),
+    ({"properties": {"a" * 81: {}}, **CLOSED}, {"b": 1}, [f"b: unknown argument (known: {'a' * 79}…)"]),
+    ({"const": 1}, "x" * 78, [f'arguments: must be 1, got "{"x" * 78}"']),
+    ({"const": 1}, "x" * 79, [f'arguments: must be 1, got "{"x" * 78}…']),
+    ({"const": 1}, [{"a": [[1], {}, 2]}], ['arguments: must be 1, got [{"a":["…","…",2]}]']),
+    ({"const": 1}, [0] * 21, [f"arguments: must be 1, got [{','.join('0' * 20)}]"]),
     ({"format": "date-time"}, "x", ['arguments: must be a date-time such as 2026-07-28T09:30:00Z, got "x"']),
     ({"format": "iri"}, "a b", ['arguments: must be in the format iri, got "a b"']),
     ({"format": "no-such-format"}, "x", []),
@@ -117,6 +141,9 @@ WORDS: list[tuple[Any, Any, list[str]]] = [
     ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, ["b: required beside a, but missing"]),
     ({"dependentSchemas": {"a": {"required": ["b"]}}}, {"a": 1}, ["b: required, but missing"]),
     ({"if": {"type": "string"}, "then": {"minLength": 2}}, "a", ["arguments: must have at least 2 characters, has 1"]),
+    ({"if": {"type": "string"}, "else": {"minimum": 2}}, 1, ["arguments: must be at least 2, got 1"]),
+    ({**D7, "dependencies": {"a": ["b"], "c": False}}, {"a": 1}, ["b: required beside a, but missing"]),
+    ({**D7, "dependencies": {"a": ["b"], "c": NULL}}, {"c": 1}, ["arguments: expected null, got an object"]),
     # Alternatives
     ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, [], ["arguments: expected an integer or null, got an array"]),
     ({"anyOf": [{"type": "integer", "minimum": 3}, {"type": "null"}]}, 1, ["arguments: must be at least 3, got 1"]),
@@ -132,6 +159,7 @@ WORDS: list[tuple[Any, Any, list[str]]] = [
     ({"$anchor": "a", "items": {"$ref": "#a"}, **ARRAY}, [1], ["arguments[0]: expected an array, got the integer 1"]),
     (ELSEWHERE, 1, ["arguments: expected null, got the integer 1"]),
     (OLDER, 1, ["arguments: must be at least 3, got 1"]),
+    *((schema, [1], ["arguments[0]: expected null, got the integer 1"]) for schema in REFERRING),
     ({"properties": {"$ref": {"type": "null"}}}, {"$ref": 1}, ['arguments["$ref"]: expected null, got the integer 1']),
     (False, 1, ["arguments: is not allowed"]),
     (True, 1, []),
@@ -166,6 +194,45 @@ def test_lines_are_bounded() -> None:
 def test_formats_are_checked(name: str) -> None:
     assert not Validator({"format": name}, where="tool").is_valid("\x00 not ( a {")
     assert Validator({"format": name}, where="tool").is_valid(5)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("time", "a time such as 09:30:00Z"), ("duration", "a duration such as PT1H30M"), ("email", "an email address"),
+        ("idn-email", "an email address"), ("hostname", "a host name"), ("idn-hostname", "a host name"),
+        ("ipv4", "an IPv4 address"), ("ipv6", "an IPv6 address"), ("uri", "a URI such as https://example.com/a"),
+        ("uuid", "a UUID such as 123e4567-e89b-12d3-a456-426614174000"), ("regex", "a regular expression"),
+    ],
+)  # fmt: skip
+def test_words_for_formats(name: str, words: str) -> None:
+    assert problems({"format": name}, " ( ") == [f'arguments: must be {words}, got " ( "']
+
+
+LINES = {"patternProperties": {"a": {}, "b": {}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "cost"),
+    [
+        ({"minimum": 3}, 1, 2),  # a visit, and a problem that is passed on
+        ({"items": {"minimum": 3}}, [1, 5], 5),
+        ({"const": 1}, [5, "x" * 130], 1 + 5 + 1),  # a comparison costs the nodes of the value
+        ({"const": 1}, {"k" * 64: 1, "l": 2}, 1 + 4 + 1),
+        ({"enum": [[n] for n in range(16)]}, [1, 2], 1 + 3 + 2 + 1),
+        ({"enum": [[n] for n in range(16)]}, 99, 1 + 1 + 1),
+        ({"uniqueItems": True}, [5, 5], 1 + 3 + 1),
+        ({"minLength": 200}, "x" * 130, 1 + 3 + 1),
+        ({**LINES, "minProperties": 4}, {"a": 1, "b": 1, "c": 1}, 1 + 2 * 3 + 2 + 1),
+        ({**LINES, **CLOSED}, {"a": 1, "b": 1, "c": 1}, 1 + 2 * 3 + 2 + 2 * 3 + 1),
+    ],
+    ids=stable,
+)
+def test_what_an_explanation_costs(schema: Any, value: Any, cost: int) -> None:
+    budget = Budget(cost)
+    assert len(problems(schema, value, budget=budget)) >= 1
+    assert (budget.remaining, budget.is_spent) == (0, False)
+    assert problems(schema, value, budget=Budget(cost - 1))[-1] == f"arguments: {INCOMPLETE}"
 
 
 # Schemas that are refused
@@ -417,6 +484,40 @@ def test_the_limits_can_be_set() -> None:
     validator = Validator(schema, where="tool", limits=SchemaLimits(depth=3, subschemas=3, paths=3, instance_depth=1))
     assert validator.is_valid({"a": 1})
     assert validator.problems({"a": {}})[0].startswith("arguments: is nested deeper than 1 levels")
+
+
+@pytest.mark.rule("JS-8")
+@pytest.mark.parametrize(
+    ("schema", "most", "words"),
+    [
+        (lambda n: {"$defs": {str(i): {"$dynamicAnchor": f"a{i}"} for i in range(n)}}, 50, "more than 50 dynamic"),
+        (lambda n: {"allOf": [{"pattern": f"(?=a)b{i}"} for i in range(n)]}, 20, "21 costly patterns"),
+        (lambda n: nested(n - 1, lambda inner: {"items": inner}, {}), 64, "nested deeper than 64"),
+        (lambda n: {"properties": {str(i): True for i in range(n - 1)}}, 10_000, "more than 10,000 subschemas"),
+    ],
+    ids=["anchors", "patterns", "depth", "subschemas"],
+)
+def test_exactly_as_much_as_allowed(schema: Callable[[int], Any], most: int, words: str) -> None:
+    assert Validator(schema(most), where="tool").is_valid(1)
+    assert words in refused(schema(most + 1))
+
+
+@pytest.mark.rule("JS-8")
+@pytest.mark.parametrize(
+    ("schema", "depth"),
+    [
+        ({"properties": {"c": {"$ref": "#"}}}, 200),
+        ({"properties": {"c": {"properties": {"c": True}}}, **LEFT_OVER}, 200),  # it does not contain itself
+        ({"properties": {"c": {"$ref": "#"}}, **LEFT_OVER}, 16),  # twice at each level
+        ({"properties": {name: {"$ref": "#"} for name in "abc"}, **LEFT_OVER}, 10),
+        ({"properties": {"c": {"$dynamicRef": "#n"}}, "$dynamicAnchor": "n", **LEFT_OVER}, 16),
+        ({"items": {"$ref": "#"}, "unevaluatedItems": False}, 16),
+    ],
+    ids=stable,
+)
+def test_recursion_beside_what_is_left_over_makes_values_shallow(schema: Any, depth: int) -> None:
+    found = Validator(schema, where="tool").problems(nested(300, lambda inner: [inner], 1))
+    assert found[0].startswith(f"arguments: is nested deeper than {depth} levels")
 
 
 @pytest.mark.rule("JS-8")
