@@ -113,6 +113,15 @@ class Cat(msgspec.Struct, tag="cat"):
     lives: int
 
 
+class Row(msgspec.Struct, tag="row", array_like=True):
+    size: int
+    code: str = "a"
+
+
+class Column(msgspec.Struct, tag=2, array_like=True):
+    size: Annotated[int, Field(ge=1)]
+
+
 class Fish(msgspec.Struct, tag="fish"):
     depth: Annotated[float, at.Le(0)]
 
@@ -246,6 +255,10 @@ TABLE: list[tuple[Any, str, Any, str, str]] = [
     (Cat | Fish, '{"type": "fish", "depth": -1}', Fish(-1), '{"type": "cow"}', "x"),
     (Pair[str], '{"firstOne": "a"}', Pair("a"), '{"firstOne": "a", "secondOne": -1}', "x.secondOne: must be at least"),
     (Pair[str], '{"firstOne": "a"}', Pair("a"), '{"firstOne": "a", "third": 1}', "x"),
+    (Row, '["row", 5]', Row(5), "[5]", 'x[0]: must be "row", got 5'),
+    (Row, '["row", 5, "b"]', Row(5, "b"), '["row"]', "x: must have at least 2 items, has 1"),
+    (Column, "[2, 5]", Column(5), "[2, 0]", "x[1]: must be at least 1, got 0"),
+    (Row | Column, "[2, 5]", Column(5), "[3, 5]", 'x[0]: must be one of "row", 2; got 3'),
     (Node, '{"value": 1, "children": [{"value": 2}]}', Node(1, [Node(2)]), '{"value": -1}', "x.value: must be at"),
     (Tree, '{"value": 1, "branches": {"a": {"value": 2}}}', Tree(1, {"a": Tree(2)}), '{"value": null}', "x.value: "),
     (

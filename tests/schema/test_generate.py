@@ -20,7 +20,7 @@ import pytest
 from msgspec import NODEFAULT
 from typing_extensions import Doc, ReadOnly, TypeAliasType
 
-from argument_types import Circle, Json, Node, Place, Square, schema_for
+from argument_types import Circle, Column, Json, Node, Place, Square, schema_for
 from dovetail.errors import SetupError
 from dovetail.schema.constraints import Constraints, Field, default_of, read_metadata
 from stable_ids import stable
@@ -103,6 +103,8 @@ CHILDREN = {"type": "array", "items": {"$ref": "#/$defs/Node"}}
 NODE = record(["value"], value={"type": "integer", "minimum": 0}, children=CHILDREN)
 ITEMS = [STRING, {"type": "integer", "minimum": 1, "default": 3}]
 PLACE = {"type": "array", "prefixItems": ITEMS, "items": {}, "minItems": 1, "maxItems": 2}
+FIRST = [{"type": "integer", "enum": [2]}, {"type": "integer", "minimum": 1}]
+COLUMN = {"type": "array", "prefixItems": FIRST, "items": {}, "minItems": 2, "maxItems": 2}
 NOTES: dict[str, Any] = {"description": "d", "header": "H"}
 NOTED = {"description": "d", "x-mcp-header": "H"}
 OPTIONAL = {
@@ -143,6 +145,7 @@ class Attributes:
         (Annotated[Names, Field(min_length=1)], {"type": "array", "items": STRING, "minItems": 1}),
         (Strict, record(["b"], b=INTEGER, a=STRING)),
         (Place, PLACE),
+        (Column, COLUMN),
         (types.new_class("IntPair", (Pair[int],)), record(["firstOne"], firstOne=INTEGER, secondOne=INTEGER)),
         (Cat, record(["type", "lives"], type=STRING | {"enum": ["cat"]}, lives=INTEGER) | CLOSED),
         (Annotated[int | None, Field(ge=1, examples=[1], deprecated=True, title="t", **NOTES)], NOTED | OPTIONAL),

@@ -236,14 +236,15 @@ class DecoderBuilder:
         return read
 
     def _array_reader(self, record: shapes.Record) -> Reader:
-        types = [self.make(field.shape) for field in record.fields]
-        required = sum(field.required for field in record.fields)
+        tag = [] if record.source.tag is None else [Literal[record.source.tag[1]]]  # the first item
+        types = [*tag, *(self.make(field.shape) for field in record.fields)]
+        required = len(tag) + sum(field.required for field in record.fields)
 
         def read(value: Any) -> Any:
             if not isinstance(value, list) or not required <= len(value) <= len(types):
                 raise ValueError(f"expected an array of {required} to {len(types)} items")
             items = [self.convert(item, type_) for item, type_ in zip(value, types, strict=False)]
-            return items if self.for_output else record.source.construct(*items)
+            return items if self.for_output else record.source.construct(*items[len(tag) :])
 
         return read
 

@@ -90,12 +90,12 @@ class SchemaWriter:
         described = _described(shape.source.description)
         required = [field.name for field in fields if field.required]
         written = {field.name: self.write(field.shape) | default_keyword(field.default) for field in fields}
-        if shape.source.is_array:
-            return {**_fixed(list(written.values()), len(required)), **described}
         if shape.source.tag is not None:
             name, value = shape.source.tag
             written = {name: _choice([value]), **written}
             required = [name, *required]
+        if shape.source.is_array:
+            return {**_fixed(list(written.values()), len(required)), **described}
         schema: JsonSchema = {"type": "object", **described, "properties": written}
         if required:
             schema["required"] = required
