@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import enum
-import ipaddress
 import math
 import re
 import subprocess
@@ -110,8 +109,6 @@ NOTED = {"description": "d", "x-mcp-header": "H"}
 OPTIONAL = {
     "anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}], "title": "t", "examples": [1], "deprecated": True,
 }  # fmt: skip
-
-
 BASE64 = {"type": "string", "contentEncoding": "base64"}
 SIZED = {"minProperties": 1, "maxProperties": 2}
 RANGE = {"exclusiveMinimum": 1, "minimum": 1, "maximum": 2, "exclusiveMaximum": 3, "multipleOf": 0.5}
@@ -121,7 +118,6 @@ class Qualified(TypedDict, total=False):
     a: Required[int]
     b: Annotated[Required[int], Field(ge=1)]
     c: ReadOnly[NotRequired[int]]
-    d: ReadOnly[int]
 
 
 @attrs.define
@@ -154,24 +150,16 @@ class Attributes:
             {"anyOf": [{"type": "string", "const": "a"}, {"type": "null"}], **NOTED},
         ),
         (dict[int, Any], {"type": "object", "propertyNames": {"pattern": "^-?[0-9]+$"}}),
-        (
-            dict[Literal["a"], int],
-            {"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": INTEGER},
-        ),
+        (Many[Annotated[int, []]], {"type": "array", "items": INTEGER}),  # it has no hash
         (Annotated[dict[str, Any], Field(min_length=1, max_length=2)], {"type": "object"} | SIZED),
         (tuple[()], {"type": "array", "items": {}, "minItems": 0, "maxItems": 0}),
         (tuple[int, int], {"type": "array", "items": INTEGER, "minItems": 2, "maxItems": 2}),
         (frozenset[int], {"type": "array", "items": INTEGER, "uniqueItems": True}),
         (Literal[1, "a", None], {"anyOf": [INTEGER | {"enum": [1]}, STRING | {"enum": ["a"]}, {"type": "null"}]}),
-        (Literal[True], {"type": "boolean", "enum": [True]}),
-        (Literal[None], {"type": "null"}),
         (Annotated[float, Field(gt=1, ge=1, le=2, lt=3, multiple_of=0.5)], {"type": "number", **RANGE}),
         (Annotated[bytes, Field(min_length=1, max_length=3)], BASE64 | {"minLength": 4, "maxLength": 4}),
-        (Qualified, record(["a", "b"], a=INTEGER, b=INTEGER | {"minimum": 1}, c=INTEGER, d=INTEGER)),
+        (Qualified, record(["a", "b"], a=INTEGER, b=INTEGER | {"minimum": 1}, c=INTEGER)),
         (Attributes, record(["a"], a=INTEGER, b=INTEGER | {"default": 5}, c={"type": "array", "items": {}}, e=INTEGER)),
-        (bytearray, BASE64),
-        (datetime.timedelta, STRING | {"format": "duration"}),
-        (ipaddress.IPv6Address, STRING | {"format": "ipv6"}),
         *((cls, STRING | {"format": "path"}) for cls in (PurePath, PurePosixPath, PureWindowsPath, Path)),
         (Annotated[bytes, Field(max_length=4)], {"type": "string", "contentEncoding": "base64", "maxLength": 8}),
         (Annotated[datetime.datetime, msgspec.Meta(tz=True)], STRING | {"format": "date-time"}),
@@ -337,6 +325,7 @@ def test_refused(annotation: Any, words: str) -> None:
 # Constraints
 
 WHERE = "tool t (m.t), parameter x"
+ALIASES = ("alias", "validation_alias", "serialization_alias")
 WORDS: dict[str, Any] = {"description": "d", "title": "t", "examples": [1]}
 
 
@@ -401,18 +390,12 @@ def test_two_of_a_kind(name: str, values: tuple[Any, Any], together: Any) -> Non
     assert read(Field(**{name: values[0]}), Field(**{name: values[0]})) == Constraints(**{name: values[0]})
 
 
-@pytest.mark.parametrize(
-    ("name", "first", "last"),
-    [("title", "a", "b"), ("description", "a", "b"), ("examples", [1], [2]), ("deprecated", True, False)],
-)
-def test_the_last_note_counts(name: str, first: Any, last: Any) -> None:
-    assert read(Field(**{name: first}), Field(**{name: last}), Field()) == Constraints(**{name: last})
-
-
 def test_several_all_hold() -> None:
     assert read(at.Ge(1), Field(ge=3), at.Le(9), at.Le(5)).limits() == {"ge": 3, "le": 5}
     assert read(at.MinLen(1), msgspec.Meta(min_length=2), at.MaxLen(9)).limits() == {"min_length": 2, "max_length": 9}
     assert read("first", Field(description="last")).description == "last"
+    last: dict[str, Any] = {"title": "b", "examples": [2], "deprecated": False}
+    assert read(Field(title="a", examples=[1], deprecated=True), Field(**last), Field()) == Constraints(**last)
     assert read(Field(extra={"a": 1}), Field(extra={"b": 2})).extra == {"a": 1, "b": 2}
     assert read(Field(pattern="a"), msgspec.Meta(pattern="a")).pattern == "a"
 
@@ -455,10 +438,7 @@ def test_a_field_can_stand_in_any_annotation() -> None:
         ([*pydantic.condecimal(max_digits=3).__metadata__], "x: max_digits=… can't"),
         ([pydantic.Strict()], "lenient_arguments"),
         ([pydantic.Field(strict=True)], "x: pydantic's Field(strict=…) can't be honoured here; use lenient_arguments"),
-        (
-            [pydantic.Field(alias="y")],
-            "(alias=…) can't be honoured here; an argument is called by its parameter's name",
-        ),
+        *(([pydantic.Field(**{name: "y"})], f"Field({name}=…) can't be honoured here; an arg") for name in ALIASES),
         ([pydantic.Field(discriminator="y")], "discriminator"),
         ([pydantic.Field(max_digits=3)], "x: pydantic's Field(max_digits=…)"),
         ([pydantic.Field(json_schema_extra=lambda schema: None)], "json_schema_extra"),
@@ -471,10 +451,6 @@ def test_a_field_can_stand_in_any_annotation() -> None:
         *(([Field(**{name: True})], f"{name} must be a number, not True") for name in ("ge", "gt", "le", "lt")),
         *(([Field(**{name: math.nan})], f"{name} must be a number, not nan") for name in ("gt", "le", "lt")),
         *(([Field(max_length=wrong)], "max_length must be an integer of at least 0") for wrong in (-1, 1.5, True)),
-        *(
-            ([pydantic.Field(**{f"{kind}_alias": "y"})], f"({kind}_alias=…)")
-            for kind in ("validation", "serialization")
-        ),
     ],
     ids=stable,
 )

@@ -111,7 +111,6 @@ WORDS: list[tuple[Any, Any, list[str]]] = [
     ({"minProperties": 1}, {}, ["arguments: must have at least 1 property, has 0"]),
     ({"maxProperties": 1}, {"a": 1, "b": 2}, ["arguments: must have at most 1 property, has 2"]),
     ({"minProperties": 2}, {}, ["arguments: must have at least 2 properties, has 0"]),
-    ({"minLength": 2, "maxLength": 2, "minItems": 2}, "ab", []),
     ({"type": ["number", "array", "string"]}, None, ["arguments: expected a number or an array or a string, got null"]),
     ({"enum": [*range(20)]}, "a", [f"arguments: must be one of {', '.join(map(str, range(20)))}; got \"a\""]),
     ({"enum": [*range(21)]}, "a", [f"arguments: must be one of {', '.join(map(str, range(20)))}, …; got \"a\""]),
@@ -120,7 +119,6 @@ WORDS: list[tuple[Any, Any, list[str]]] = [
     ({"const": 1}, "x" * 78, [f'arguments: must be 1, got "{"x" * 78}"']),
     ({"const": 1}, "x" * 79, [f'arguments: must be 1, got "{"x" * 78}…']),
     ({"const": 1}, [{"a": [[1], {}, 2]}], ['arguments: must be 1, got [{"a":["…","…",2]}]']),
-    ({"const": 1}, [0] * 21, [f"arguments: must be 1, got [{','.join('0' * 20)}]"]),
     ({"format": "date-time"}, "x", ['arguments: must be a date-time such as 2026-07-28T09:30:00Z, got "x"']),
     ({"format": "iri"}, "a b", ['arguments: must be in the format iri, got "a b"']),
     ({"format": "no-such-format"}, "x", []),
@@ -188,25 +186,19 @@ def test_lines_are_bounded() -> None:
         assert sum(map(len, problems(schema, {huge[:900]: value}))) < 3000
 
 
-@pytest.mark.parametrize(
-    "name", ["date-time", "date", "time", "duration", "email", "uri", "uuid", "ipv4", "ipv6", "hostname", "regex"]
-)
+FORMATS = {
+    "date-time": "a date-time such as 2026-07-28T09:30:00Z", "date": "a date such as 2026-07-28",
+    "time": "a time such as 09:30:00Z", "duration": "a duration such as PT1H30M", "email": "an email address",
+    "idn-email": "an email address", "hostname": "a host name", "idn-hostname": "a host name",
+    "ipv4": "an IPv4 address", "ipv6": "an IPv6 address", "uri": "a URI such as https://example.com/a",
+    "uuid": "a UUID such as 123e4567-e89b-12d3-a456-426614174000", "regex": "a regular expression",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_formats_are_checked(name: str) -> None:
-    assert not Validator({"format": name}, where="tool").is_valid("\x00 not ( a {")
+    assert problems({"format": name}, " ( ") == [f'arguments: must be {FORMATS[name]}, got " ( "']
     assert Validator({"format": name}, where="tool").is_valid(5)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("time", "a time such as 09:30:00Z"), ("duration", "a duration such as PT1H30M"), ("email", "an email address"),
-        ("idn-email", "an email address"), ("hostname", "a host name"), ("idn-hostname", "a host name"),
-        ("ipv4", "an IPv4 address"), ("ipv6", "an IPv6 address"), ("uri", "a URI such as https://example.com/a"),
-        ("uuid", "a UUID such as 123e4567-e89b-12d3-a456-426614174000"), ("regex", "a regular expression"),
-    ],
-)  # fmt: skip
-def test_words_for_formats(name: str, words: str) -> None:
-    assert problems({"format": name}, " ( ") == [f'arguments: must be {words}, got " ( "']
 
 
 LINES = {"patternProperties": {"a": {}, "b": {}}}
@@ -216,13 +208,10 @@ LINES = {"patternProperties": {"a": {}, "b": {}}}
     ("schema", "value", "cost"),
     [
         ({"minimum": 3}, 1, 2),  # a visit, and a problem that is passed on
-        ({"items": {"minimum": 3}}, [1, 5], 5),
         ({"const": 1}, [5, "x" * 130], 1 + 5 + 1),  # a comparison costs the nodes of the value
         ({"const": 1}, {"k" * 64: 1, "l": 2}, 1 + 4 + 1),
         ({"enum": [[n] for n in range(16)]}, [1, 2], 1 + 3 + 2 + 1),
-        ({"enum": [[n] for n in range(16)]}, 99, 1 + 1 + 1),
         ({"uniqueItems": True}, [5, 5], 1 + 3 + 1),
-        ({"minLength": 200}, "x" * 130, 1 + 3 + 1),
         ({**LINES, "minProperties": 4}, {"a": 1, "b": 1, "c": 1}, 1 + 2 * 3 + 2 + 1),
         ({**LINES, **CLOSED}, {"a": 1, "b": 1, "c": 1}, 1 + 2 * 3 + 2 + 2 * 3 + 1),
     ],
@@ -487,30 +476,21 @@ def test_the_limits_can_be_set() -> None:
 
 
 @pytest.mark.rule("JS-8")
-@pytest.mark.parametrize(
-    ("schema", "most", "words"),
-    [
-        (lambda n: {"$defs": {str(i): {"$dynamicAnchor": f"a{i}"} for i in range(n)}}, 50, "more than 50 dynamic"),
-        (lambda n: {"allOf": [{"pattern": f"(?=a)b{i}"} for i in range(n)]}, 20, "21 costly patterns"),
-        (lambda n: nested(n - 1, lambda inner: {"items": inner}, {}), 64, "nested deeper than 64"),
-        (lambda n: {"properties": {str(i): True for i in range(n - 1)}}, 10_000, "more than 10,000 subschemas"),
-    ],
-    ids=["anchors", "patterns", "depth", "subschemas"],
-)
-def test_exactly_as_much_as_allowed(schema: Callable[[int], Any], most: int, words: str) -> None:
-    assert Validator(schema(most), where="tool").is_valid(1)
-    assert words in refused(schema(most + 1))
+def test_exactly_as_many_as_allowed() -> None:
+    anchors = [{"$dynamicAnchor": f"a{number}"} for number in range(51)]
+    patterns = [{"pattern": f"(?=a)b{number}"} for number in range(21)]
+    assert Validator({"allOf": [*anchors[1:], *patterns[1:]]}, where="tool").is_valid(1)
+    assert "more than 50 dynamic anchors" in refused({"allOf": anchors})
+    assert "21 costly patterns" in refused({"allOf": patterns})
 
 
 @pytest.mark.rule("JS-8")
 @pytest.mark.parametrize(
     ("schema", "depth"),
     [
-        ({"properties": {"c": {"$ref": "#"}}}, 200),
         ({"properties": {"c": {"properties": {"c": True}}}, **LEFT_OVER}, 200),  # it does not contain itself
         ({"properties": {"c": {"$ref": "#"}}, **LEFT_OVER}, 16),  # twice at each level
         ({"properties": {name: {"$ref": "#"} for name in "abc"}, **LEFT_OVER}, 10),
-        ({"properties": {"c": {"$dynamicRef": "#n"}}, "$dynamicAnchor": "n", **LEFT_OVER}, 16),
         ({"items": {"$ref": "#"}, "unevaluatedItems": False}, 16),
     ],
     ids=stable,
