@@ -340,8 +340,9 @@ def test_raw_output_schemas() -> None:
     output = compile_raw_output(schema, where="tool t")
     assert (output.schema, output.is_object) == (schema, True)
     assert structure(output, {"a": 1, "b": Point(1)}) == {"a": 1, "b": {"x": 1, "y": 0}}
-    for value in ({"a": "x"}, {}, [], {"a": float("nan")}):
-        with pytest.raises(OutputError):
+    wrong: dict[str, Any] = {"a: expected an integer": {"a": "x"}, "value: expected an object": [], "a: required": {}}
+    for words, value in wrong.items():
+        with pytest.raises(OutputError, match=f"the value does not fit its output schema: {words}"):
             structure(output, value)
     assert not compile_raw_output({"type": "array"}, where="tool t").is_object
     with pytest.raises(SetupError, match="output_schema must be a dict"):
