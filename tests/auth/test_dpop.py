@@ -388,6 +388,16 @@ async def test_who_has_used_too_many_has_to_wait_and_others_go_on() -> None:
     await check(proof(said={"jti": "4", "iat": now.at}), ours, caller="ann")
 
 
+@pytest.mark.parametrize(("into", "seconds"), [(0, 360), (0.5, 360), (1, 359), (359, 1), (359.9, 1)])
+async def test_the_wait_ends_with_the_window(into: float, seconds: int) -> None:
+    assert NOW % (LEEWAY + CLOCK_MARGIN) == 0
+    ours = DpopCheck(remembering(), max_per_caller=1, clock=lambda: NOW + into)
+    await check(proof(said={"iat": NOW + into}), ours)
+    with pytest.raises(RateLimited) as caught:
+        await check(proof(said={"iat": NOW + into}), ours)
+    assert caught.value.retry_after == seconds
+
+
 # --- nonces
 
 
@@ -449,6 +459,11 @@ def test_the_same_target_in_two_spellings(htu: str, url: str) -> None:
     assert same_target(url, htu)
 
 
+def test_an_escaped_sign_is_not_the_text_of_its_escape() -> None:
+    assert not same_target("https://a.example/2F", "https://a.example/%2F")
+    assert not same_target("https://a.example/a/b", "https://a.example/a%2Fb")
+
+
 @pytest.mark.parametrize(
     "htu",
     [
@@ -461,6 +476,7 @@ def test_the_same_target_in_two_spellings(htu: str, url: str) -> None:
         "https://evil.example/https://notes.example.com/mcp", "https://[::1/mcp", "ftp://notes.example.com/mcp",
         "javascript:alert(1)", "https://notes.example.com/m\tcp", "https://notes.exam\nple.com/mcp",
         " https://notes.example.com/mcp", "https://nötes.example.com/mcp", "https://notes.example.com/m%63p%2F",
+        "https://notes.example.com:0/mcp",
     ],
 )  # fmt: skip
 def test_another_target(htu: str) -> None:
