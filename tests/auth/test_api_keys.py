@@ -28,6 +28,8 @@ async def test_each_key_is_of_one() -> None:
     assert (alice.subject, alice.client, alice.issuer, alice.expires_at) == ("alice", None, None, None)
     assert alice.scopes == {"notes:read"}
     assert await subject(keys, BOB) == "bob"
+    for key in ("k" * 16, "k" * 1024):
+        assert await subject(ApiKeys({"alice": key}), key) == "alice"
 
 
 @pytest.mark.rule("AUTH-3", "AUTH-9", "SEC-6")

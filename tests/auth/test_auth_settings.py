@@ -32,11 +32,12 @@ class StubVerifier:
         {"dpop": "on"}, {"dpop": None}, {"dpop_nonces": True}, {"public_url": "https://user@notes.example.com/mcp"},
         {"public_url": "https://notes.example.com/mcp#x"}, {"public_url": "https:///mcp"},
         {"public_url": "notes.example.com"}, {"documentation": "https://a b/"},
-        {"authorization_servers": ["https://user:pw@login.example.com"]},
+        {"authorization_servers": ["https://user:pw@login.example.com"]}, {"public_url": "https://a.example/mcp?x=1"},
+        {"documentation": "https://a.example/".ljust(2001, "x")}, {"scopes_supported": ["a b"]}, {"scopes": ["a b"]},
     ],
 )  # fmt: skip
 def test_what_is_refused_at_setup(options: dict[str, Any]) -> None:
-    with pytest.raises(SetupError, match=next(iter(options))):
+    with pytest.raises(SetupError, match=rf"^Auth\b.*{next(iter(options)).removesuffix('s')}"):
         Auth(StubVerifier("ann"), **options)
 
 
@@ -50,11 +51,13 @@ def test_what_is_refused_at_setup(options: dict[str, Any]) -> None:
         ("bob", ("bob", math.inf)),
         ("cy", ("cy", 0)),
         ("zoe", None),
+        ("m" * MAX_TOKEN, ("m" * MAX_TOKEN, math.inf)),
         ("a" * (MAX_TOKEN + 1), None),
     ],
 )
 async def test_the_verifier_of_a_token_says_how_long_it_is_cached(token: str, found: tuple[str, float] | None) -> None:
-    auth = Auth([StubVerifier("ann", cache_seconds=5.0), StubVerifier("bob"), StubVerifier("cy", cache_seconds=0)])
+    others = (StubVerifier("bob"), StubVerifier("cy", cache_seconds=0), StubVerifier("m" * MAX_TOKEN))
+    auth = Auth([StubVerifier("ann", cache_seconds=5.0), *others])
     answer = await auth.verification(token)
     assert answer == (found and Verification(Principal(subject=found[0]), found[1]))
     assert await auth.verify(token) == (found and Principal(subject=found[0]))
@@ -247,6 +250,45 @@ def test_the_challenges_of_a_refusal_and_the_metadata() -> None:
         "bearer_methods_supported": ["header"],
         "resource_name": "notes",
     }
+
+
+@pytest.mark.parametrize(
+    ("dpop", "status", "error", "said"),
+    [
+        ("off", 401, None, ["Bearer"]),
+        ("off", 403, None, []),
+        ("off", 403, "insufficient_scope", ['Bearer error="insufficient_scope"']),
+        ("required", 401, None, ['DPoP algs="ES256 ES384 Ed25519 EdDSA PS256 RS256"']),
+        ("optional", 401, "invalid_dpop_proof", ["Bearer", 'DPoP error="invalid_dpop_proof"']),
+        ("optional", 401, "use_dpop_nonce", ["Bearer", 'DPoP error="use_dpop_nonce"']),
+    ],
+)
+def test_the_challenges_of_each_policy(dpop: Any, status: int, error: str | None, said: list[str]) -> None:
+    auth = Auth(StubVerifier("ann"), dpop=dpop)  # no authorization server: metadata would lead nowhere
+    found = auth.challenges(Unauthorized("no", http_status=status, error=error), "https://a.example/metadata")
+    assert [value.decode().partition(', error_description="no"')[0] for _, value in found] == said
+
+
+@pytest.mark.parametrize(
+    ("options", "listed"),
+    [
+        ({}, None),
+        ({"scopes": ["a"]}, ["a", "b"]),
+        ({"scopes_supported": ["d", "c"]}, ["c", "d"]),
+        ({"scopes": ["a"], "scopes_supported": ["c"]}, ["c"]),
+    ],
+)
+@pytest.mark.parametrize("dpop", ["off", "required"])
+def test_the_scopes_and_the_dpop_of_the_metadata(options: dict[str, Any], listed: list[str] | None, dpop: Any) -> None:
+    auth = Auth(StubVerifier("ann"), dpop=dpop, documentation="https://a.example/docs", **options)
+    document = msgspec.json.decode(auth.metadata(URL, name="notes", scopes=["b", "offline_access"]))
+    assert document.get("scopes_supported") == listed
+    assert document["resource_documentation"] == "https://a.example/docs"
+    assert document.get("dpop_bound_access_tokens_required", False) is (dpop == "required")
+    assert ("dpop_signing_alg_values_supported" in document) is (dpop == "required")
+    for name in ("scopes", "scopes_supported"):
+        with pytest.raises(SetupError, match="offline_access is not this server's"):
+            Auth(StubVerifier("ann"), **{name: ["offline_access"]})
 
 
 async def test_a_verifier_of_an_app_says_itself_how_long_it_is_cached() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -68,6 +69,32 @@ async def test_an_answer(fetch: Fetch, served: Site) -> None:
     assert request.raw_path == "/a?q=%2F"
     assert request.headers["Accept-Encoding"] == "identity"
     assert (request.headers["Accept"], request.headers["User-Agent"]) == ("application/json", "dovetail")
+
+
+@pytest.mark.parametrize(("options", "most"), [({"max_bytes": 1000}, 1000), ({}, 64 * 1024)], ids=["given", "default"])
+async def test_an_answer_of_exactly_the_limit(served: Site, options: dict[str, Any], most: int) -> None:
+    fetch = make_fetch(allow_loopback=True, **options)
+    served.pages |= {"/most": bytes(most), "/more": bytes(most + 1)}
+    assert len((await fetch(FetchRequest(url=f"{served.origin}/most"))).body) == most
+    with pytest.raises(FetchFailed, match=f"more than {most} bytes"):
+        await fetch(FetchRequest(url=f"{served.origin}/more"))
+
+
+async def test_so_many_names_are_looked_up_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_go = threading.Event()
+
+    def getaddrinfo(*_: Any, **__: Any) -> Any:
+        let_go.wait(10)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    fetch, request = make_fetch(), FetchRequest(url="https://slow.example/")
+    tasks = [asyncio.create_task(fetch(request)) for _ in range(33)]
+    with pytest.raises(FetchFailed, match="too many names"):
+        await tasks.pop()
+    let_go.set()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert set(map(str, outcomes)) == {"there is no host slow.example"}
 
 
 async def test_redirects_are_not_followed(fetch: Fetch, served: Site) -> None:
@@ -157,7 +184,7 @@ async def test_what_is_no_http(fetch: Fetch) -> None:
         "http://example.com/", "http://example.com@127.0.0.1/", "https://user@example.com/",
         "https://user:secret@example.com/", "https://example.com\\@127.0.0.1/", "https://example.com/\r\nX: y",
         "https://example.com/ x", "https://exämple.com/", "https:///x", "https://[::1",
-        "https://example.com:99999999/", "https://example.com/" + "x" * 5000,
+        "https://example.com:99999999/", "https://example.com/".ljust(4097, "x"),
     ],
 )  # fmt: skip
 async def test_urls_that_are_refused_before_anything_is_asked(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +212,12 @@ async def test_addresses_inside_are_refused_however_they_are_written(host: str) 
 
 def as_addresses(*addresses: str) -> list[Any]:
     return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses]
+
+
+async def test_http_goes_to_this_machine_only_whatever_its_name_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: as_addresses("93.184.216.34"))
+    with pytest.raises(FetchFailed, match="localhost is not an address that may be asked"):
+        await make_fetch(allow_loopback=True)(FetchRequest(url="http://localhost:1/"))
 
 
 @pytest.mark.parametrize("addresses", [("10.0.0.1",), ("93.184.216.34", "127.0.0.1"), ("169.254.169.254",)])
@@ -278,9 +311,22 @@ async def test_any_text_is_refused_in_plain_words(url: str) -> None:
 
 def test_urls_of_this_machine() -> None:
     for url in ("http://localhost:1/x", "http://LOCALHOST", "http://127.9.9.9", "http://[::1]:1"):
-        assert is_loopback_url(url), url
+        assert is_loopback_url(url) is True, url
     for url in ("http://localhost.example.com", "http://127.0.0.1.example.com", "http://[::1", ""):
-        assert not is_loopback_url(url), url
+        assert is_loopback_url(url) is False, url
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("https://me:s3cret@a.example:1/x?key=s3cret#s3cret", "https://a.example:1/x"),
+        ("https://a.example/a\u2028b\x1b ", "https://a.example/a b"),
+        ("https://a.example/".ljust(201, "x"), "https://a.example/".ljust(200, "x")),
+        ("https://[::1", "a URL that can't be read"),
+    ],
+)
+def test_a_url_in_messages_is_one_short_line_without_secrets(url: str, text: str) -> None:
+    assert module.shown(url) == text
 
 
 def test_without_aiohttp_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from dovetail.auth import Auth, Introspection, Principal, VerifierUnavailable
 from dovetail.auth.fetch import Fetched, FetchRequest
-from dovetail.auth.introspection import MAX_CONCURRENT, REQUEST_TIMEOUT
+from dovetail.auth.introspection import MAX_CONCURRENT, MAX_GOOD_TOKENS, REQUEST_TIMEOUT
+from dovetail.auth.principal import MAX_TOKEN
 from dovetail.errors import SetupError
 from dovetail.transports.http.authenticate import TokenLimits
 from http_serving import until
@@ -113,7 +114,10 @@ async def test_a_verification_says_how_long_it_may_be_cached(served: Site, secon
 # ── tokens of another kind ──
 
 
-ACCESS = ["Bearer", "bearer", "BEARER", "DPoP", "access_token", "access", "at+jwt", None]
+ACCESS = [
+    "Bearer", "bearer", "BEARER", "DPoP", "access_token", "access", "at+jwt", None, "BearerToken", "JWT",
+    "application/at+jwt", "urn:ietf:params:oauth:token-type:access_token",
+]  # fmt: skip
 OTHER = ["refresh_token", "Refresh", "Offline", "ID", "id_token", "N_A", "mac", "", 7, ["Bearer"], {"Bearer": 1}]
 
 
@@ -187,6 +191,34 @@ async def test_invalid_tokens_do_not_delay_tokens_that_were_valid() -> None:
     assert not any(await asyncio.gather(*flood))
     assert await verifier.verify("quick")
     assert asked.count("quick") == 3
+
+
+async def test_the_tokens_that_were_valid_last_are_not_delayed() -> None:
+    issuer = SlowIssuer()
+    verifier = issuer.asking()
+    for number in range(MAX_GOOD_TOKENS):
+        await verifier.verify(f"quick{number}")
+    for token in ("quick0", "quick-new"):  # then `quick1` is the one that was valid longest ago
+        await verifier.verify(token)
+    flood = [asyncio.create_task(verifier.verify(f"nonsense{number}")) for number in range(MAX_CONCURRENT)]
+    await until(lambda: issuer.at_once == MAX_CONCURRENT)
+    late = asyncio.create_task(verifier.verify("quick1"))
+    for token in ("quick0", "quick2", "quick-new"):
+        assert await asyncio.wait_for(verifier.verify(token), 5)
+    assert issuer.asked.count("quick1") == 1
+    issuer.let_go.set()
+    assert await late
+    assert not any(await asyncio.gather(*flood))
+
+
+@pytest.mark.parametrize(
+    ("token", "is_asked"),
+    [("quick".ljust(MAX_TOKEN, "~"), True), ("quick".ljust(MAX_TOKEN + 1), False), ("quick 1", False), ("", False)],
+)
+async def test_what_can_not_be_a_token_is_not_sent(token: str, is_asked: bool) -> None:
+    issuer = SlowIssuer()
+    assert (await issuer.asking().verify(token) is not None) is is_asked
+    assert issuer.asked == [token] * is_asked
 
 
 def test_one_verifier_serves_one_event_loop_after_another() -> None:

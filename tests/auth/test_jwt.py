@@ -65,7 +65,8 @@ async def test_a_good_token(jwt: Jwt, algorithm: str) -> None:
 async def test_every_algorithm_with_one_public_key(algorithm: str, key: Any) -> None:
     assert algorithm in ASYMMETRIC
     jwt = Jwt(ISSUER, AUDIENCE, public_key=pem(key))
-    assert await jwt.verify(token(algorithm=algorithm, key=key, kid="whatever")) is not None
+    assert await jwt.verify(token(algorithm=algorithm, key=key, kid="k" * 256)) is not None
+    assert await jwt.verify(token(algorithm=algorithm, key=key, kid="k" * 257)) is None
     assert await jwt.verify(token(algorithm="RS256", key=OTHER_RSA)) is None
 
 
@@ -110,6 +111,14 @@ async def test_without_a_kid_all_keys_that_fit_are_tried(jwt: Jwt) -> None:
     assert await both.verify(token(kid="rsa-2")) is None  # of the key that it names, only that counts
 
 
+@pytest.mark.parametrize(("others", "good"), [(7, True), (8, False)])
+async def test_without_a_kid_a_few_keys_are_tried(others: int, good: bool) -> None:
+    keys = [*(ECKey.generate_key("P-256", {"kid": f"{n}"}) for n in range(others)), EC]
+    jwt = Jwt(ISSUER, AUDIENCE, jwks=jwks(*keys), leeway=600)
+    assert (await jwt.verify(token(algorithm="ES256", kid=...)) is not None) is good
+    assert await jwt.verify(token(algorithm="ES256")) is not None
+
+
 async def test_a_shared_secret_only_if_it_was_given() -> None:
     jwt = Jwt(ISSUER, AUDIENCE, secret=LONG)
     for algorithm in ("HS256", "HS384", "HS512"):
@@ -139,8 +148,9 @@ async def test_only_the_algorithms_that_were_named() -> None:
         ({"jwks": None, "secret": b"short-but-secret"}, "too short"),
         ({"jwks": None, "secret": SECRET, "algorithms": ["HS512"]}, "too short"),
         ({"jwks": None, "secret": pem(RSA)}, "public_key"),
+        ({"jwks": None, "secret": b"\n-----BEGIN CERTIFICATE-----" + SECRET}, "public_key"),
         ({"jwks": None, "secret": RSA.as_der(private=False)}, "public_key"),
-        *(({"leeway": seconds}, "leeway") for seconds in (-1, 1e9)),
+        *(({"leeway": seconds}, "leeway") for seconds in (-1, 600.5)),
         ({"public_key": pem(RSA), "jwks_uri": ISSUER}, "not from jwks_uri and jwks and public_key; give"),
         ({"secret": SECRET}, "not from jwks and secret; give"),
         ({"jwks": {}}, "no set"),

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail import auth
 from dovetail.auth.fetch import Fetched, FetchRequest
-from dovetail.auth.jose import SigningKey, read_keys, read_object, read_token
+from dovetail.auth.jose import SigningKey, read_assertion, read_keys, read_object, read_token
 from dovetail.auth.principal import (
     Confidential,
     Principal,
+    ScopeHierarchy,
     has_audience,
     is_in_lifetime,
     normalized_url,
@@ -18,6 +20,7 @@ from dovetail.auth.principal import (
 )
 from dovetail.authserver.clients import ClientMetadata, OAuthClient
 from dovetail.errors import SetupError
+from issuer_stage import encode, jwks, token
 from stable_ids import stable
 
 
@@ -42,6 +45,31 @@ def test_no_other_principal_has_that_key() -> None:
         )
     }
     assert len(seen) == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [({"subject": "alice", "client": "editor"}, "alice"), ({"client": "editor"}, "editor"), ({}, "unknown")],
+)
+def test_the_name_of_a_caller_in_a_log(given: dict[str, str], name: str) -> None:
+    assert Principal(**given).name == name
+    assert len(Principal(**given).key) == 32
+
+
+@pytest.mark.parametrize(
+    ("granted", "found"),
+    [("admin", {"admin", "write", "read"}), ("write", {"write", "read"}), ("read", {"read"}), ("loop", {"loop", "x"})],
+)
+def test_scopes_that_include_others(granted: str, found: set[str]) -> None:
+    hierarchy = ScopeHierarchy({"admin": ["write"], "write": ["read"], "loop": ["x"], "x": ["loop"]})
+    assert hierarchy.expand(frozenset({granted})) == found
+    assert ScopeHierarchy().expand(frozenset({granted})) == {granted}
+
+
+def test_the_package_has_what_it_lists() -> None:
+    assert {name for name in auth.__all__ if getattr(auth, name).__name__ == name} == set(auth.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Jwts'"):
+        auth.Jwts  # noqa: B018
 
 
 def test_scopes_are_a_set_however_they_are_given() -> None:
@@ -71,6 +99,8 @@ def test_what_can_not_be_scopes(scopes: Any) -> None:
         ({"sub": "robot", "client_id": "robot"}, None, "robot"),  # client credentials
         ({"sub": "robot", "azp": "robot"}, None, "robot"),
         ({"client_id": "robot"}, None, "robot"),
+        ({"client_id": None, "azp": "robot"}, None, "robot"),
+        ({"sub": "a" * 1024, "client_id": "b" * 1024}, "a" * 1024, "b" * 1024),
     ],
 )
 def test_who_is_named(claims: dict[str, Any], subject: str | None, client: str | None) -> None:
@@ -161,12 +191,26 @@ def test_a_token_without_an_end_is_good_only_where_that_is_said() -> None:
     [
         b"", b"[]", b"7", b'{"a":1,"a":2}', b'{"a":{"b":1,"b":2}}', b'{"a":1,"\\u0061":2}', b'{"a":NaN}',
         b'{"a":1e999}', b'{"a":"\\ud800"}', b'{"a":"\xff"}', b'{"a":' + b"9" * 5000 + b"}",
-        b'{"a":' + b"[" * 600 + b"]" * 600 + b"}", b'{"a":' + b"[" * 100_000,
-        b"{" + b",".join(b'"%d":1' % number for number in range(300)) + b"}", b"\xef\xbb\xbf{}",
+        b'{"a":' + b"[" * 512 + b"]" * 512 + b"}", b'{"a":' + b"[" * 100_000,
+        b"{" + b",".join(b'"%d":1' % number for number in range(257)) + b"}", b"\xef\xbb\xbf{}",
     ],
 )  # fmt: skip
 def test_objects_that_are_refused(data: bytes) -> None:
     assert read_object(data) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "exponent", "good"),
+    [(2048, 17, True), (8192, 17, True), (2048, 64, True), (2047, 17, False), (8193, 17, False), (2048, 65, False)],
+)
+def test_rsa_keys_of_exactly_the_limits(size: int, exponent: int, good: bool) -> None:
+    n, e = (encode((2 ** (bits - 1) + 1).to_bytes(1025)) for bits in (size, exponent))
+    assert len(read_keys({"keys": [{"kty": "RSA", "n": n, "e": e}]})) == good
+
+
+@pytest.mark.parametrize(("algorithm", "good"), [("RS256", True), ("PS256", True), ("ES256", True), ("EdDSA", False)])
+def test_assertions_of_clients(algorithm: str, good: bool) -> None:
+    assert read_assertion(token({"sub": "ci"}, algorithm=algorithm), jwks()) == ({"sub": "ci"} if good else None)
 
 
 @given(st.binary(max_size=200) | st.text(alphabet='{}[]",:a1\\u0', max_size=60).map(str.encode))

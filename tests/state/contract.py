@@ -32,7 +32,7 @@ MOST_OF_IT = 0.25
 AFTER_IT = 0.5
 NAMES = ["", "plain", "two words", "a:b/c?d=*[x]", "ünïcode 名", "line\nbreak\0", "x" * MAX_NAME]
 BAD_NAMES = ["x" * (MAX_NAME + 1), "half \ud800"]
-BAD_TIMES = [0, -1.0, math.nan, math.inf, MAX_TTL * 1.01]
+BAD_TIMES = [0, -1.0, math.nan, math.inf, math.nextafter(MAX_TTL, math.inf)]
 VALUES = [b"", b"text", b"\0\xff\r\n", bytes(range(256)) * 400]
 
 

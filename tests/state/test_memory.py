@@ -8,7 +8,7 @@ import pytest
 from contract import LONG, BackendContract, Clock, begun, fill
 
 from dovetail.state.base import StoreFull
-from dovetail.state.memory import MemoryState
+from dovetail.state.memory import RECORD_OVERHEAD, MemoryState
 
 
 @pytest.fixture
@@ -55,6 +55,36 @@ class TestSweep:
             await backend.put(f"key {n}", b"", ttl=LONG)
         with pytest.raises(StoreFull):
             await backend.put("more", b"", ttl=LONG)
+
+
+class TestBounds:
+    @pytest.mark.parametrize(("prefix", "most"), [("session/", 40), ("rate/", 30)])
+    async def test_keys_fill_their_room_to_the_last_byte(self, clock: Clock, prefix: str, most: int) -> None:
+        state = MemoryState(max_entry_bytes=40, clock=clock)
+        one, two = f"{prefix}1", f"{prefix}2"
+        rest = most - len(one + two)
+        for _ in range(3):  # what was replaced or has expired takes no room
+            await state.put(one, b"12", ttl=LONG)
+            await state.put(one, b"", ttl=LONG)
+            await state.put(two, bytes(rest), ttl=1)
+            for key, size in ((one, 1), (two, rest + 1), (f"{prefix}3", 0)):
+                with pytest.raises(StoreFull):
+                    await state.put(key, bytes(size), ttl=LONG)
+            clock.now += 1
+
+    async def test_logs_fill_their_room_to_the_last_byte(self, clock: Clock) -> None:
+        room = 3 * (RECORD_OVERHEAD + 10)
+        state = MemoryState(max_log_bytes=room, clock=clock)
+        for log in ("a", "b", "b"):
+            await state.append(log, bytes(10), keep=9, ttl=LONG)
+        assert (state.log_bytes, (await state.read("a", 0)).first) == (room, 1)
+        await state.append("b", b"", keep=9, ttl=LONG)  # the log that rested longest makes room
+        assert state.log_bytes == room - 10
+        assert [(await state.read(log, 0)).first for log in "ab"] == [2, 1]
+        await state.append("b", bytes(room - RECORD_OVERHEAD), keep=1, ttl=LONG)
+        assert state.log_bytes == room
+        with pytest.raises(StoreFull, match=f"max_log_bytes={room}"):
+            await state.append("b", bytes(room - RECORD_OVERHEAD + 1), keep=1, ttl=LONG)
 
 
 class TestEventLoops:

@@ -1,5 +1,6 @@
 """Which backend a URL stands for, and what is said of one that stands for nothing."""
 
+import importlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +25,13 @@ class Made:
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "redis", SimpleNamespace(RedisState=Made), raising=False)
     monkeypatch.setattr(state, "sqlite", SimpleNamespace(SqliteState=Made), raising=False)
+
+
+@pytest.mark.parametrize("name", ["base", "memory", "redis", "sqlite"])
+def test_a_backend_is_loaded_at_its_first_use(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = importlib.import_module(f"dovetail.state.{name}")
+    monkeypatch.delattr(state, name)
+    assert getattr(state, name) is loaded
 
 
 @pytest.mark.parametrize("url", [None, "", "memory:", "memory://", "MEMORY:"])
@@ -57,6 +65,7 @@ def test_a_real_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("unix:///run/redis.sock?db=1", "unix:///run/redis.sock?db=1", "server"),
         ("redis+sentinel://a:1,b:2/main/0", "redis+sentinel://a:1,b:2/main/0", "server"),
         ("rediss+sentinel://a/main?prefix=x", "rediss+sentinel://a/main", "x"),
+        (f"redis://h?prefix={'x' * 100}", "redis://h", "x" * 100),
     ],
 )
 def test_what_a_url_stands_for(url: str, address: str, prefix: str) -> None:
