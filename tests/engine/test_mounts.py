@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -695,6 +697,29 @@ async def test_a_cursor_of_one_worker_is_right_at_another() -> None:
             cursor = {"cursor": page.get("nextCursor", "")}
         assert found == ["calendar_a", "calendar_b", "calendar_c", "notes_x", "notes_y", "notes_z"]
         assert not cursor["cursor"]
+
+
+async def test_mounts_from_several_threads_lose_no_tool() -> None:
+    for _ in range(10):
+        server, children = new_server("desk", page_size=7), [new_server(f"c{number}") for number in range(4)]
+        for child in children:
+            for number in range(60):
+                child.add_tool(lambda: "", name=f"t{number}")
+        together = threading.Barrier(len(children))
+
+        def mount(child: Server, server: Server = server, together: threading.Barrier = together) -> None:
+            together.wait()
+            server.mount(child, child.name)
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            await asyncio.gather(*(asyncio.to_thread(mount, child) for child in children))
+        finally:
+            sys.setswitchinterval(interval)
+        async with connected(server) as client:
+            found = await names(client)
+        assert len(set(found)) == len(found) == 240
 
 
 async def test_a_proxy_lists_in_the_order_of_its_backend() -> None:

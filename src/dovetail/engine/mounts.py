@@ -287,8 +287,8 @@ class Mounts:
         transforms = naming.checked_transforms(transforms, known, where)
         namespace = naming.checked_namespace(namespace, where)
         choice = VisibilityRule(True, texts(tags, f"{where}: tags"), texts(only, f"{where}: only"))
-        mount = Mount(self, given, child, tools, namespace, choice, transforms, where)
         with self.lock:
+            mount = Mount(self, given, child, tools, namespace, choice, transforms, where)
             self._check_place(mount)
             mount.sync(strict=True)
             self._mounts.append(mount)
