@@ -534,6 +534,17 @@ async def test_a_mounted_resource_is_watched(transport: str, revision: str, tmp_
         assert (contents.uri, contents.text) == (uris[1], "22")
 
 
+@eras
+async def test_a_template_with_a_variable_scheme_is_watched(revision: str) -> None:
+    child, uri = calendar(), "rooms://all/1"
+    child.add_resource("{scheme}://all/{id}", lambda scheme, id: scheme + id, name="all")
+    async with connected(desk(child), revision=revision) as client:
+        assert (await client.read_resource(uri))[0].text == "rooms1"
+        async with client.listen(uris=[uri]) as changes:
+            child.notify_resource_updated(uri)
+            assert (await asyncio.wait_for(anext(changes), 10)).uri == uri
+
+
 async def test_a_resource_of_a_backend_is_watched_before_its_lists_are_known_and_until_it_is_unmounted() -> None:
     backend, server = calendar(), new_server("desk")
     proxy, uri = Proxy(backend, name="calendar"), "notes://calendar/today"

@@ -167,10 +167,10 @@ class Mount:
 
     # ── URIs ──
 
-    def parent_uri(self, uri: str) -> str:
-        """The parent's URI for one of the child's; others stay as they are."""
+    def parent_uri(self, uri: str, *, is_own: bool = False) -> str:
+        """The parent's URI for one of the child's; others stay as they are. If `is_own`, it may be unknown yet."""
         source = None if self.child is None else self.child.resources.get(uri)
-        is_renamed = source is not None and naming.rename_uri(source.uri, self.namespace) != source.uri
+        is_renamed = is_own if source is None else naming.rename_uri(source.uri, self.namespace) != source.uri
         return naming.rename_uri(uri, self.namespace) if is_renamed else uri
 
     def own_uri(self, source: Resource | Template, uri: str) -> str:
@@ -200,7 +200,7 @@ class Mount:
     def relay(self, change: Change) -> None:
         """Publish a change of the child, as one of the parent."""
         if change.uri:
-            self.parent.publish(replace(change, uri=naming.rename_uri(change.uri, self.namespace)))
+            self.parent.publish(replace(change, uri=self.parent_uri(change.uri, is_own=True)))
         else:
             self.sync()  # the parent publishes what changes there
 
