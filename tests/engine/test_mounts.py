@@ -918,6 +918,27 @@ def test_a_server_is_mounted_once_and_never_below_itself() -> None:
         Server("shared", tools=tools).mount(tools, "again")
 
 
+def test_a_registry_is_never_mounted_below_itself() -> None:
+    tools = ToolRegistry()
+    root, middle, inner = new_server("root", tools=tools), new_server("middle"), new_server("inner")
+    inner.mount(tools)
+    middle.mount(inner, "i")
+    says = r"server.mount\('middle'\): its tools are those of 'root' already, by Server\(tools=\)"
+    with pytest.raises(SetupError, match=says):
+        root.mount(middle, "m")
+    middle.unmount(inner)
+    root.mount(middle, "m")
+    for mount in (
+        lambda: middle.mount(inner, "i"),
+        lambda: middle.mount(tools, "i"),
+        lambda: middle.mount(new_server("other", tools=tools), "i"),
+    ):
+        with pytest.raises(SetupError, match="by Server"):
+            mount()
+    root.add_tool(lambda: "", name="add")
+    assert root.engine.tools.names() == ["add"]
+
+
 def test_a_server_with_auth_needs_a_parent_with_auth() -> None:
     async def verify(token: str) -> None:
         return None

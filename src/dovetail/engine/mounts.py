@@ -104,6 +104,12 @@ class Mount:
 
     # ── catalogs ──
 
+    def tool_catalogs(self) -> list[Catalog[Tool]]:
+        """Those of the child and of all below it."""
+        below = None if self.child is None else self.child.mounts
+        inner = [] if below is None else [tools for mount in below.all() for tools in mount.tool_catalogs()]
+        return [self.sources["tools"], *inner]
+
     def sync(self, *, strict: bool = False) -> None:
         """Bring the parent's catalogs up to date.
 
@@ -263,6 +269,9 @@ class Mounts:
     def next_block(self) -> int:
         return BACKEND_BLOCK + 1 + len(self._mounts)
 
+    def all(self) -> list[Mount]:
+        return self._mounts.copy()
+
     def engines(self) -> "list[Engine]":
         return [mount.child for mount in self._mounts if mount.child is not None]
 
@@ -306,8 +315,11 @@ class Mounts:
         where, child, here = new.where, new.child, self.engine.info.name
         if child is self.engine.root:
             raise SetupError(f"{where}: a server can't be mounted in itself, nor in a server that it holds")
-        if new.sources["tools"] is self.engine.tools:
-            raise SetupError(f"{where}: its tools are those of {here!r} already, by Server(tools=)")
+        above: Engine | None = self.engine
+        while above is not None:  # a registry below itself would hold copies of its copies
+            if any(tools is above.tools for tools in new.tool_catalogs()):
+                raise SetupError(f"{where}: its tools are those of {above.info.name!r} already, by Server(tools=)")
+            above = above.parent
         if child is None:
             return
         if child.options.auth is not None and self.engine.options.auth is None:
