@@ -414,6 +414,15 @@ async def test_a_dead_backend_costs_others_no_call_and_tells_no_secret_of_its_ur
         assert "s3cret" not in str(failure.value)
 
 
+@pytest.mark.parametrize("end", ["/mcp/key:s3cret", "/mcp/a,s3cret", "/a;s3cret/mcp", "?key=s3cret", "/?key='s3cret'"])
+async def test_no_part_of_a_url_behind_its_host_is_told(end: str) -> None:
+    proxy = Proxy(f"http://127.0.0.1:9{end}", name="dead")
+    async with through(proxy) as client:
+        with pytest.raises(ToolError, match=r"'dead' can't be reached: .*http://127.0.0.1:9(/…)?: can't") as failure:
+            await client.call_tool("unknown")
+    assert "s3cret" not in f"{failure.value} {proxy.problem} {proxy.status}"
+
+
 async def test_a_dead_backend_inside_of_a_mounted_server_is_named() -> None:
     for namespace in ("notes", None):
         office, server = Server("office"), Server("desk")
