@@ -545,15 +545,25 @@ async def test_a_template_with_a_variable_scheme_is_watched(revision: str) -> No
             assert (await asyncio.wait_for(anext(changes), 10)).uri == uri
 
 
-async def test_a_resource_of_a_backend_is_watched_before_its_lists_are_known_and_until_it_is_unmounted() -> None:
+@eras
+async def test_a_resource_of_a_backend_is_watched_before_its_lists_are_known_and_while_it_is_mounted(
+    revision: str,
+) -> None:
     backend, server = calendar(), new_server("desk")
     proxy, uri = Proxy(backend, name="calendar"), "notes://calendar/today"
     server.mount(proxy, "calendar")
-    async with connected(server) as client, client.listen(uris=[uri]) as changes:
-        await until(lambda: backend.engine.hub.uris() == ["notes://today"])
-        backend.notify_resource_updated("notes://today")
-        assert (await asyncio.wait_for(anext(changes), 10)).uri == uri
-        assert await asyncio.to_thread(server.unmount, proxy)
+    async with connected(server, revision=revision) as client:
+        if revision == HANDSHAKE:
+            await client.list_resources()  # it subscribes only to what is known
+        async with client.listen(uris=[uri]) as changes:
+            for _ in range(2):
+                await until(lambda: backend.engine.hub.uris() == ["notes://today"])
+                backend.notify_resource_updated("notes://today")
+                assert (await asyncio.wait_for(anext(changes), 10)).uri == uri
+                assert await asyncio.to_thread(server.unmount, proxy)
+                await until(lambda: not backend.engine.hub.uris())
+                await asyncio.to_thread(server.mount, proxy, "calendar")
+            await until(lambda: backend.engine.hub.uris() == ["notes://today"])
         await until(lambda: not backend.engine.hub.uris())
 
 

@@ -309,7 +309,7 @@ class Mounts:
             self.engine.open_refresher()
         self.engine.forget_capabilities()
         if self.engine.is_serving:
-            self._run_late(mount.start())
+            self._run_late(self._enter(mount))
 
     def _check_place(self, new: Mount) -> None:
         where, child, here = new.where, new.child, self.engine.info.name
@@ -378,6 +378,11 @@ class Mounts:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return None
+
+    async def _enter(self, mount: Mount) -> None:
+        await mount.start()
+        for uri in [uri for uri in self.engine.hub.uris() if uri not in self._watched]:
+            self.watch(uri, True)  # clients may have subscribed before it was mounted, or mounted again
 
     async def _leave(self, mount: Mount) -> None:
         for uri in [uri for uri, (place, _) in self._watched.items() if place is mount]:
