@@ -400,7 +400,7 @@ class Mounts:
             wanted = wanted.removeprefix(self.engine.mount.whole_prefix)  # as it is called here
         catalog: Catalog[Any] = self.engine.prompts if context.request.method == "prompts/get" else self.engine.tools
         for mount, problem in zip(mounts, problems, strict=True) if catalog.get(wanted) is None else ():
-            if problem is not None and wanted.startswith(mount.namespace):
+            if problem is not None and wanted.startswith(mount.prefix):
                 raise problem  # the backend may have what is called
 
     def forget(self, change: Change, *, from_other_worker: bool) -> None:
