@@ -996,6 +996,22 @@ async def test_at_run_time_the_older_stays(caplog: pytest.LogCaptureFixture) -> 
         assert (await client.call_tool("tell", {})).text == "own"
 
 
+async def test_a_name_is_free_for_the_next_once_its_server_is_unmounted() -> None:
+    def telling(text: str) -> Callable[[], str]:
+        return lambda: text
+
+    server, children = new_server("desk"), [new_server(name) for name in ("one", "two", "three")]
+    for child in children:
+        server.mount(child)
+    for child in children:
+        child.add_tool(telling(child.name), name="tell")
+    async with connected(server) as client:
+        for child in children:
+            assert (await client.call_tool("tell", {})).text == child.name
+            server.unmount(child)
+        assert await names(client) == []
+
+
 # ── with rules that enable and disable, and with transforms ──
 
 

@@ -151,10 +151,10 @@ class Mount:
         self._targets[kind].exchange(old, new, self._block)
 
     def move(self, block: int) -> None:
-        """List the items in another block."""
+        """List the items in another block, and those too whose names are free now."""
         self._block = block
-        for kind, entries in self._entries.items():
-            self._put(kind, entries)
+        for kind in self.sources:
+            self._put(kind, self._wanted(kind, strict=False))
 
     def _entry(self, kind: str, item: Any, taken: set[str]) -> Entry:
         """The copy of an item; raises SetupError if its name is taken or not possible, or if access rules overlap."""
