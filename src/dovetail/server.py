@@ -1,6 +1,7 @@
 """`Server`, the facade: decorators, options, `run()`. It composes and holds no logic of its own."""
 
 import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 TransportName = Literal["stdio", "http", "streamable-http", "sse"]
 HTTP_NAMES = ("http", "streamable-http", "sse")  # what other frameworks call it; one endpoint serves them all
 F = TypeVar("F", bound=Callable[..., Any])
+_first_mount = threading.Lock()  # servers may be mounted from any thread
 
 
 class Server:
@@ -188,7 +190,8 @@ class Server:
         if engine is None and not isinstance(child, dovetail.ToolRegistry):
             raise SetupError(f"server.mount({child!r}) is not possible; give it a Server or a ToolRegistry")
         tools = child.engine.tools if isinstance(child, Server) else child.catalog
-        mounts = self.engine.mounts = self.engine.mounts or lazy_engine.mounts.Mounts(self.engine)
+        with _first_mount:
+            mounts = self.engine.mounts = self.engine.mounts or lazy_engine.mounts.Mounts(self.engine)
         mounts.mount(child, engine, tools, namespace, only=only, tags=tags, transforms=transforms)
 
     def unmount(self, child: "Server | ToolRegistry | str") -> bool:

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -532,15 +534,36 @@ async def test_a_mounted_resource_is_watched(transport: str, revision: str, tmp_
         assert (contents.uri, contents.text) == (uris[1], "22")
 
 
-async def test_a_resource_of_a_backend_is_watched_before_its_lists_are_known_and_until_it_is_unmounted() -> None:
+@eras
+async def test_a_template_with_a_variable_scheme_is_watched(revision: str) -> None:
+    child, uri = calendar(), "rooms://all/1"
+    child.add_resource("{scheme}://all/{id}", lambda scheme, id: scheme + id, name="all")
+    async with connected(desk(child), revision=revision) as client:
+        assert (await client.read_resource(uri))[0].text == "rooms1"
+        async with client.listen(uris=[uri]) as changes:
+            child.notify_resource_updated(uri)
+            assert (await asyncio.wait_for(anext(changes), 10)).uri == uri
+
+
+@eras
+async def test_a_resource_of_a_backend_is_watched_before_its_lists_are_known_and_while_it_is_mounted(
+    revision: str,
+) -> None:
     backend, server = calendar(), new_server("desk")
     proxy, uri = Proxy(backend, name="calendar"), "notes://calendar/today"
     server.mount(proxy, "calendar")
-    async with connected(server) as client, client.listen(uris=[uri]) as changes:
-        await until(lambda: backend.engine.hub.uris() == ["notes://today"])
-        backend.notify_resource_updated("notes://today")
-        assert (await asyncio.wait_for(anext(changes), 10)).uri == uri
-        assert await asyncio.to_thread(server.unmount, proxy)
+    async with connected(server, revision=revision) as client:
+        if revision == HANDSHAKE:
+            await client.list_resources()  # it subscribes only to what is known
+        async with client.listen(uris=[uri]) as changes:
+            for _ in range(2):
+                await until(lambda: backend.engine.hub.uris() == ["notes://today"])
+                backend.notify_resource_updated("notes://today")
+                assert (await asyncio.wait_for(anext(changes), 10)).uri == uri
+                assert await asyncio.to_thread(server.unmount, proxy)
+                await until(lambda: not backend.engine.hub.uris())
+                await asyncio.to_thread(server.mount, proxy, "calendar")
+            await until(lambda: backend.engine.hub.uris() == ["notes://today"])
         await until(lambda: not backend.engine.hub.uris())
 
 
@@ -695,6 +718,29 @@ async def test_a_cursor_of_one_worker_is_right_at_another() -> None:
             cursor = {"cursor": page.get("nextCursor", "")}
         assert found == ["calendar_a", "calendar_b", "calendar_c", "notes_x", "notes_y", "notes_z"]
         assert not cursor["cursor"]
+
+
+async def test_mounts_from_several_threads_lose_no_tool() -> None:
+    for _ in range(10):
+        server, children = new_server("desk", page_size=7), [new_server(f"c{number}") for number in range(4)]
+        for child in children:
+            for number in range(60):
+                child.add_tool(lambda: "", name=f"t{number}")
+        together = threading.Barrier(len(children))
+
+        def mount(child: Server, server: Server = server, together: threading.Barrier = together) -> None:
+            together.wait()
+            server.mount(child, child.name)
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            await asyncio.gather(*(asyncio.to_thread(mount, child) for child in children))
+        finally:
+            sys.setswitchinterval(interval)
+        async with connected(server) as client:
+            found = await names(client)
+        assert len(set(found)) == len(found) == 240
 
 
 async def test_a_proxy_lists_in_the_order_of_its_backend() -> None:
@@ -882,6 +928,27 @@ def test_a_server_is_mounted_once_and_never_below_itself() -> None:
         Server("shared", tools=tools).mount(tools, "again")
 
 
+def test_a_registry_is_never_mounted_below_itself() -> None:
+    tools = ToolRegistry()
+    root, middle, inner = new_server("root", tools=tools), new_server("middle"), new_server("inner")
+    inner.mount(tools)
+    middle.mount(inner, "i")
+    says = r"server.mount\('middle'\): its tools are those of 'root' already, by Server\(tools=\)"
+    with pytest.raises(SetupError, match=says):
+        root.mount(middle, "m")
+    middle.unmount(inner)
+    root.mount(middle, "m")
+    for mount in (
+        lambda: middle.mount(inner, "i"),
+        lambda: middle.mount(tools, "i"),
+        lambda: middle.mount(new_server("other", tools=tools), "i"),
+    ):
+        with pytest.raises(SetupError, match="by Server"):
+            mount()
+    root.add_tool(lambda: "", name="add")
+    assert root.engine.tools.names() == ["add"]
+
+
 def test_a_server_with_auth_needs_a_parent_with_auth() -> None:
     async def verify(token: str) -> None:
         return None
@@ -927,6 +994,22 @@ async def test_at_run_time_the_older_stays(caplog: pytest.LogCaptureFixture) -> 
         server.add_tool(lambda: "own", name="tell")
         two.remove_tool("tell")
         assert (await client.call_tool("tell", {})).text == "own"
+
+
+async def test_a_name_is_free_for_the_next_once_its_server_is_unmounted() -> None:
+    def telling(text: str) -> Callable[[], str]:
+        return lambda: text
+
+    server, children = new_server("desk"), [new_server(name) for name in ("one", "two", "three")]
+    for child in children:
+        server.mount(child)
+    for child in children:
+        child.add_tool(telling(child.name), name="tell")
+    async with connected(server) as client:
+        for child in children:
+            assert (await client.call_tool("tell", {})).text == child.name
+            server.unmount(child)
+        assert await names(client) == []
 
 
 # ── with rules that enable and disable, and with transforms ──

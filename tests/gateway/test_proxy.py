@@ -414,6 +414,26 @@ async def test_a_dead_backend_costs_others_no_call_and_tells_no_secret_of_its_ur
         assert "s3cret" not in str(failure.value)
 
 
+async def test_a_dead_backend_is_not_blamed_for_a_namespace_that_begins_like_its_own() -> None:
+    server = Server("desk")
+    server.mount(Proxy("http://127.0.0.1:9/mcp", name="dead"), namespace="shop")
+    server.mount(Proxy(make_backend()), namespace="shopping")
+    async with through(server) as client:
+        with pytest.raises(ServerError, match="Unknown tool"):
+            await client.call_tool("shopping_unknown")
+        with pytest.raises(ToolError, match="'dead' can't be reached"):
+            await client.call_tool("shop_unknown")
+
+
+@pytest.mark.parametrize("end", ["/mcp/key:s3cret", "/mcp/a,s3cret", "/a;s3cret/mcp", "?key=s3cret", "/?key='s3cret'"])
+async def test_no_part_of_a_url_behind_its_host_is_told(end: str) -> None:
+    proxy = Proxy(f"http://127.0.0.1:9{end}", name="dead")
+    async with through(proxy) as client:
+        with pytest.raises(ToolError, match=r"'dead' can't be reached: .*http://127.0.0.1:9(/…)?: can't") as failure:
+            await client.call_tool("unknown")
+    assert "s3cret" not in f"{failure.value} {proxy.problem} {proxy.status}"
+
+
 async def test_a_dead_backend_inside_of_a_mounted_server_is_named() -> None:
     for namespace in ("notes", None):
         office, server = Server("office"), Server("desk")

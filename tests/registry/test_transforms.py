@@ -184,6 +184,30 @@ def test_definitions_that_only_a_hidden_argument_needs_are_left_out() -> None:
     assert tool.decode(b"{}") == {"node": Node("a", [Node("b")]), "size": 1}
 
 
+def test_definitions_of_hidden_arguments_are_left_out_beside_those_that_others_need() -> None:
+    schema = {
+        "type": "object",
+        "$defs": {
+            "Env": {"enum": ["prod-eu-7"]},
+            "Way/to go": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Way~1to%20go"}}},
+            "Point": {"type": "array", "items": {"$ref": "#/$defs/Way~1to%20go/properties/next"}},
+        },
+        "definitions": {"Key": {"default": "S3CRET"}, "Size": {"type": "integer"}},
+        "properties": {
+            "env": {"$ref": "#/$defs/Env"},
+            "key": {"$ref": "#/definitions/Key"},
+            "point": {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]},
+            "size": {"$ref": "#/definitions/Size"},
+        },
+    }
+    tool = compile_tool(lambda arguments: arguments, {"name": "t", "input_schema": schema})
+    hidden = ToolTransform(arguments={"env": ArgTransform(hide=True), "key": ArgTransform(hide=True)})
+    tool = transform_tool(tool, hidden, "here")
+    assert tool.input_schema["$defs"].keys() == {"Way/to go", "Point"}
+    assert tool.input_schema["definitions"].keys() == {"Size"}
+    assert tool.decode(b'{"point": [{"next": {}}]}') == {"point": [{"next": {}}]}
+
+
 # ── what the tool gets ──
 
 

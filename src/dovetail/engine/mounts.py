@@ -104,6 +104,12 @@ class Mount:
 
     # ── catalogs ──
 
+    def tool_catalogs(self) -> list[Catalog[Tool]]:
+        """Those of the child and of all below it."""
+        below = None if self.child is None else self.child.mounts
+        inner = [] if below is None else [tools for mount in below.all() for tools in mount.tool_catalogs()]
+        return [self.sources["tools"], *inner]
+
     def sync(self, *, strict: bool = False) -> None:
         """Bring the parent's catalogs up to date.
 
@@ -145,10 +151,10 @@ class Mount:
         self._targets[kind].exchange(old, new, self._block)
 
     def move(self, block: int) -> None:
-        """List the items in another block."""
+        """List the items in another block, and those too whose names are free now."""
         self._block = block
-        for kind, entries in self._entries.items():
-            self._put(kind, entries)
+        for kind in self.sources:
+            self._put(kind, self._wanted(kind, strict=False))
 
     def _entry(self, kind: str, item: Any, taken: set[str]) -> Entry:
         """The copy of an item; raises SetupError if its name is taken or not possible, or if access rules overlap."""
@@ -167,10 +173,10 @@ class Mount:
 
     # ── URIs ──
 
-    def parent_uri(self, uri: str) -> str:
-        """The parent's URI for one of the child's; others stay as they are."""
+    def parent_uri(self, uri: str, *, is_own: bool = False) -> str:
+        """The parent's URI for one of the child's; others stay as they are. If `is_own`, it may be unknown yet."""
         source = None if self.child is None else self.child.resources.get(uri)
-        is_renamed = source is not None and naming.rename_uri(source.uri, self.namespace) != source.uri
+        is_renamed = is_own if source is None else naming.rename_uri(source.uri, self.namespace) != source.uri
         return naming.rename_uri(uri, self.namespace) if is_renamed else uri
 
     def own_uri(self, source: Resource | Template, uri: str) -> str:
@@ -200,7 +206,7 @@ class Mount:
     def relay(self, change: Change) -> None:
         """Publish a change of the child, as one of the parent."""
         if change.uri:
-            self.parent.publish(replace(change, uri=naming.rename_uri(change.uri, self.namespace)))
+            self.parent.publish(replace(change, uri=self.parent_uri(change.uri, is_own=True)))
         else:
             self.sync()  # the parent publishes what changes there
 
@@ -263,6 +269,9 @@ class Mounts:
     def next_block(self) -> int:
         return BACKEND_BLOCK + 1 + len(self._mounts)
 
+    def all(self) -> list[Mount]:
+        return self._mounts.copy()
+
     def engines(self) -> "list[Engine]":
         return [mount.child for mount in self._mounts if mount.child is not None]
 
@@ -287,8 +296,8 @@ class Mounts:
         transforms = naming.checked_transforms(transforms, known, where)
         namespace = naming.checked_namespace(namespace, where)
         choice = VisibilityRule(True, texts(tags, f"{where}: tags"), texts(only, f"{where}: only"))
-        mount = Mount(self, given, child, tools, namespace, choice, transforms, where)
         with self.lock:
+            mount = Mount(self, given, child, tools, namespace, choice, transforms, where)
             self._check_place(mount)
             mount.sync(strict=True)
             self._mounts.append(mount)
@@ -300,14 +309,17 @@ class Mounts:
             self.engine.open_refresher()
         self.engine.forget_capabilities()
         if self.engine.is_serving:
-            self._run_late(mount.start())
+            self._run_late(self._enter(mount))
 
     def _check_place(self, new: Mount) -> None:
         where, child, here = new.where, new.child, self.engine.info.name
         if child is self.engine.root:
             raise SetupError(f"{where}: a server can't be mounted in itself, nor in a server that it holds")
-        if new.sources["tools"] is self.engine.tools:
-            raise SetupError(f"{where}: its tools are those of {here!r} already, by Server(tools=)")
+        above: Engine | None = self.engine
+        while above is not None:  # a registry below itself would hold copies of its copies
+            if any(tools is above.tools for tools in new.tool_catalogs()):
+                raise SetupError(f"{where}: its tools are those of {above.info.name!r} already, by Server(tools=)")
+            above = above.parent
         if child is None:
             return
         if child.options.auth is not None and self.engine.options.auth is None:
@@ -367,6 +379,11 @@ class Mounts:
         task.add_done_callback(self._background.discard)
         return None
 
+    async def _enter(self, mount: Mount) -> None:
+        await mount.start()
+        for uri in [uri for uri in self.engine.hub.uris() if uri not in self._watched]:
+            self.watch(uri, True)  # clients may have subscribed before it was mounted, or mounted again
+
     async def _leave(self, mount: Mount) -> None:
         for uri in [uri for uri, (place, _) in self._watched.items() if place is mount]:
             self.watch(uri, False)
@@ -383,7 +400,7 @@ class Mounts:
             wanted = wanted.removeprefix(self.engine.mount.whole_prefix)  # as it is called here
         catalog: Catalog[Any] = self.engine.prompts if context.request.method == "prompts/get" else self.engine.tools
         for mount, problem in zip(mounts, problems, strict=True) if catalog.get(wanted) is None else ():
-            if problem is not None and wanted.startswith(mount.namespace):
+            if problem is not None and wanted.startswith(mount.prefix):
                 raise problem  # the backend may have what is called
 
     def forget(self, change: Change, *, from_other_worker: bool) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # What a server may say to a request of another revision than its own; SDKs differ.
 REFUSALS = {errors.UNSUPPORTED_VERSION, errors.HEADER_MISMATCH, errors.INVALID_REQUEST, 400, 404, 405, 406, 415}
-URL_PATH = re.compile(r"(https?://[^/\s]+)/[^\s:,;'\"]+")
+URL_PATH = re.compile(r"(https?://[^/?#\s]+)[/?#]\S*?(:?)(?!\S)", re.IGNORECASE)
 
 
 class BackendLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +47,8 @@ def printable(text: object, longest: int = 500) -> str:
 
 
 def describe_failure(failure: Exception) -> str:
-    """A failure of the connection, for a client: without the paths of URLs, which may hold a secret."""
-    return URL_PATH.sub(r"\1/…", printable(failure))
+    """A failure of the connection, for a client: without what follows the host of a URL, which may be a secret."""
+    return URL_PATH.sub(r"\1/…\2", printable(failure))
 
 
 class Caller(NamedTuple):

@@ -7,6 +7,7 @@ added, and the tool decodes them as always.
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -27,6 +28,7 @@ _PLAIN = {
     "title", "description", "$comment",
 }  # fmt: skip
 _OTHER_REFERENCE = re.compile(rb'"\$(ref|dynamicRef|recursiveRef)":"(?!#/(\$defs|definitions)/)')
+_REFERENCE = re.compile(r'"\$(?:ref|dynamicRef|recursiveRef)":"#/(\$defs|definitions)/([^/"]*)')
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
@@ -116,6 +118,17 @@ def _is_about(name: str, line: str) -> bool:
     return line.startswith(tuple(_place(name) + mark for mark in ":.["))
 
 
+def _drop_unused_definitions(schema: JsonSchema) -> None:
+    known = {word: schema.pop(word) for word in ("$defs", "definitions") if word in schema}
+    parts = [schema["properties"]]
+    for part in parts:  # which grow by what they refer to
+        for word, step in _REFERENCE.findall(encode_json(part).decode()):
+            name, kept = unquote(step).replace("~1", "/").replace("~0", "~"), schema.setdefault(word, {})
+            if name not in kept and name in known.get(word, ()):
+                kept[name] = known[word][name]
+                parts.append(kept[name])
+
+
 class _Changes:
     """The arguments of a tool in the client's names: their schema, and what is added to those that a client sends."""
 
@@ -179,8 +192,8 @@ class _Changes:
         schema |= {"required": needed} if needed else {}
         if any(change.hide or change.name for change in self._arguments.values()):
             schema["additionalProperties"] = False  # so that nobody sends an argument by its own name
-        if b'"$ref"' not in encode_json(schema["properties"]):
-            schema = {word: part for word, part in schema.items() if word not in ("$defs", "definitions")}
+        if any(change.hide for change in self._arguments.values()):
+            _drop_unused_definitions(schema)  # which may tell of a hidden argument
         return schema
 
     def _property(self, own: str) -> Any:
