@@ -831,6 +831,19 @@ async def test_calls_take_turns_on_a_pipe_if_the_client_can_be_asked() -> None:
         assert len(pids) == 1
 
 
+async def test_a_question_that_is_dropped_makes_the_next_call_busy_and_not_hang() -> None:
+    def crash(_: Any) -> Any:
+        raise RuntimeError("the dialog crashed")
+
+    proxy = Proxy(make_backend(), name="calendar", protocol_version=OLD, timeout=0.5)
+    async with through(proxy, MODERN, elicitation_handler=crash) as client:
+        with suppress(RuntimeError, ServerError, ToolError):
+            await client.call_tool("ask")
+        for _ in range(2):
+            with pytest.raises(ToolError, match="'calendar' is busy: an earlier call of this caller has not ended"):
+                await asyncio.wait_for(client.call_tool("pid"), 10)
+
+
 async def test_arguments_that_are_headers_too() -> None:
     backend = make_backend()
     schema: Any = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}

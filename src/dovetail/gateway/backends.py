@@ -5,7 +5,7 @@ import contextvars
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -217,8 +217,19 @@ class Backend:
         async with self._use(pooled) as session:
             # Over a pipe a question does not name its call, so there is one at a time while the client can be asked.
             takes_turns = session.revision.handshake and not session.has_streams and caller.capabilities
-            async with pooled.turn if takes_turns else nullcontext():
+            if not takes_turns:
                 yield session
+                return
+            try:  # an earlier call may wait for an answer that never comes
+                async with asyncio.timeout(self._timeout):
+                    await pooled.turn.acquire()
+            except TimeoutError:
+                busy = f"The server {self.name!r} is busy: an earlier call of this caller has not ended"
+                raise errors.ToolBusy(busy) from None
+            try:
+                yield session
+            finally:
+                pooled.turn.release()
 
     def _key_of(self, caller: Caller) -> Hashable:
         if caller.owner is None:
