@@ -108,7 +108,7 @@ class OpenCall:
         self.name = f"open-call/{self.id}"
         self.topic = f"{self.name}/answers"
         self.owner = state_owner(context)
-        self.context: RequestContext | None = None  # of the request that waits in this process: for progress and logs
+        self.waiting: list[RequestContext] = []  # the requests that wait for its outcome in this process
         self.answered = 0  # the last round that was answered
         self.record: Record | None = None  # the last outcome
         self.storing: asyncio.Task[None] | None = None
@@ -139,6 +139,11 @@ class OpenCall:
             return await answer
         finally:
             self._pending.pop(key, None)
+
+    @property
+    def context(self) -> RequestContext | None:
+        """Of the last request that waits in this process: for progress and logs."""
+        return self.waiting[-1] if self.waiting else None
 
     @property
     def waits_for_answers(self) -> bool:
@@ -258,7 +263,7 @@ class OpenCalls:
     # ── the worker that holds the call ──
 
     async def _wait(self, call: OpenCall, context: RequestContext) -> bytes | InputRequired:
-        call.context = context
+        call.waiting.append(context)
         try:
             record = await asyncio.shield(call.outcome)
             if call.failure is not None:
@@ -267,12 +272,11 @@ class OpenCalls:
                 await asyncio.wait([call.storing], timeout=STORE_WAIT)
             return record.result()
         except asyncio.CancelledError:
-            if call.context is context:  # else another request has brought the same answers since
+            if len(call.waiting) == 1:  # else another request has brought the same answers
                 call.end(ToolError(GONE))
             raise
         finally:
-            if call.context is context:
-                call.context = None
+            call.waiting.remove(context)
 
     def store(self, call: OpenCall) -> None:
         """Store the outcome of a call that has asked, in the background."""
@@ -310,7 +314,8 @@ class OpenCalls:
         round = call.answered + 1 if call.waits_for_answers else call.answered
         entry = await self._state.get(f"{call.name}/{round}")
         if entry is not None and entry.value == CANCELLED:
-            call.end(ToolError(GONE))
+            if not call.waiting:
+                call.end(ToolError(GONE))
         elif entry is not None:
             with suppress(ToolError):  # answered here meanwhile
                 call.accept(round, ANSWERS.decode(entry.value) or {})
