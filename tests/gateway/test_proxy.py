@@ -373,6 +373,33 @@ async def until_listed(client: Client, name: str) -> None:
         await asyncio.sleep(0.01)
 
 
+@eras
+async def test_a_slow_list_holds_no_update_back(back: str) -> None:
+    backend, go, asked = make_backend(), asyncio.Event(), asyncio.Event()
+    go.set()
+
+    @backend.middleware
+    async def wait(request: Any, call_next: Any) -> Any:
+        if request.method == "tools/list":
+            asked.set()
+            await go.wait()
+        return await call_next(request)
+
+    async with through(Proxy(backend, protocol_version=back)) as client:
+        await client.list_tools()
+        async with client.listen(tools=True, uris=["notes://all"]) as changes:
+            await asyncio.wait_for(until_told(client, changes), 20)
+            go.clear()
+            asked.clear()
+            backend.add_tool(lambda: "x", name="late")
+            await asyncio.wait_for(asked.wait(), 10)
+            backend.add_tool(lambda: "x", name="later")  # while the list is read
+            backend.notify_resource_updated("notes://all")
+            assert await asyncio.wait_for(anext(changes), 10) == Change("updated", "notes://all")
+            go.set()
+            await asyncio.wait_for(until_listed(client, "later"), 10)
+
+
 async def test_lists_are_fetched_again_if_the_backend_does_not_notify() -> None:
     backend = make_backend(list_changed=False)
     async with through(Proxy(backend, protocol_version=OLD, limits=BRISK)) as client:

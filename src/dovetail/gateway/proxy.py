@@ -223,6 +223,8 @@ class Catalogs:
         self._expires = 0.0  # as the loop counts
         self._tasks: set[asyncio.Task[Any]] = set()
         self._fetching: asyncio.Task[None] | None = None
+        self._refetching: asyncio.Task[None] | None = None
+        self._is_stale = False  # a list has changed since the last fetch began
         self._following: asyncio.Task[None] | None = None
         self._heard = ListenFilter()  # the lists whose changes the backend announces
         self._stream: ChangeStream | None = None  # the last one
@@ -434,10 +436,21 @@ class Catalogs:
                 for uri in [each for each in self._engine.hub.uris() if is_sub_resource(change.uri, each)]:
                     self._engine.publish(Change("updated", uri))
             else:
-                if self._fetching is not None:
-                    await asyncio.wait([self._fetching])  # which may have read the old list
-                await asyncio.wait([self._fetch_again()])
-                await asyncio.sleep(0.05)  # a backend may announce without end
+                self._fetch_changed()
+
+    def _fetch_changed(self) -> None:
+        """Fetch the lists in the background, once more if they change meanwhile."""
+        self._is_stale = True
+        if self._refetching is None or self._refetching.done():
+            self._refetching = self.run(self._fetch_stale())
+
+    async def _fetch_stale(self) -> None:
+        while self._is_stale:
+            if self._fetching is not None:
+                await asyncio.wait([self._fetching])  # which may have read the old list
+            self._is_stale = False
+            await asyncio.wait([self._fetch_again()])
+            await asyncio.sleep(0.05)  # a backend may announce without end
 
 
 def _decode_arguments(raw: Any) -> dict[str, Any]:
