@@ -513,7 +513,22 @@ async def test_another_era_after_a_restart() -> None:
         await backend.die()
 
 
-def only(era: str, app: Any) -> Any:
+@pytest.mark.parametrize(("status", "code"), [(400, -32600), (404, -32001), (404, -32601), (404, -32099)])
+@pytest.mark.parametrize(("first", "then"), [(MODERN, OLD), (OLD, MODERN)])
+async def test_lists_follow_to_another_era(first: str, then: str, status: int, code: int) -> None:
+    backend, limits = Restarting(), BackendLimits(retry=0.01, refresh=0.01, list_wait=0.1)
+    url = await backend.start(only(first, make_backend().asgi(), status, code))
+    async with through(Proxy(url, name="calendar", limits=limits)) as client:
+        assert "add" in [tool.name for tool in await client.list_tools()]
+        await backend.die()
+        changed = make_backend()
+        changed.add_tool(lambda: "x", name="late")
+        await backend.start(only(then, changed.asgi(), status, code))
+        await asyncio.wait_for(until_listed(client, "late"), 20)
+    await backend.die()
+
+
+def only(era: str, app: Any, status: int = 400, code: int = -32600) -> Any:
     """An app that speaks one era only."""
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
@@ -521,8 +536,12 @@ def only(era: str, app: Any) -> Any:
         version = headers.get(b"mcp-protocol-version", b"").decode()
         asked = version or OLD  # `initialize` names none
         if scope["type"] == "http" and (asked == MODERN) != (era == MODERN):
-            body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "no"}}).encode()
-            start = {"type": "http.response.start", "status": 400, "headers": [(b"content-type", b"application/json")]}
+            body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": "no"}}).encode()
+            start = {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [(b"content-type", b"application/json")],
+            }
             await send(start)
             await send({"type": "http.response.body", "body": body})
         else:

@@ -99,11 +99,15 @@ class BackendSession(ClientSession):
             self.is_over = True
             raise
         except errors.ServerError as failure:
-            refused = failure.code in REFUSALS or (failure.code == -32000 and not self.revision.handshake)
-            self.is_over |= self.has_streams and refused  # the next call negotiates anew; a process keeps its revision
+            if failure.code in REFUSALS or (failure.code in (-32000, -32001) and not self.revision.handshake):
+                self.refused()
             raise
         finally:
             self.calls.pop(call.id, None)
+
+    def refused(self) -> None:
+        """It may be another server by now: the next request negotiates anew. A process keeps its revision."""
+        self.is_over |= self.has_streams
 
     def _find_call(self) -> "Call | None":
         """The call that the message belongs to: by the HTTP request it came on, else the only one.

@@ -29,7 +29,7 @@ from dovetail.engine.engine import Engine
 from dovetail.engine.mounts import BackendStatus
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Change, Hub
-from dovetail.errors import METHOD_NOT_FOUND, DovetailError, ServerError, SetupError
+from dovetail.errors import METHOD_NOT_FOUND, DovetailError, ServerError, SetupError, TooManyRequests
 from dovetail.gateway.backends import NOBODY, Backend, BackendLimits, BackendSession, Caller, printable
 from dovetail.gateway.forward import PARTS, Forwarder, Questions, caller_of
 from dovetail.protocol import revisions, types
@@ -280,7 +280,9 @@ class Catalogs:
             return
         ttl = min((seconds for _, seconds in fetched if seconds), default=0.0)
         served = session.negotiated.capabilities
-        hears = all(getattr(self._heard, f"{kind}_list_changed") for kind in LIST_KINDS if kind in served)
+        # The stream of a handshake session over HTTP may end, or never begin, without a word.
+        is_sure = session.hears_all_changes or session.revision.listens
+        hears = is_sure and all(getattr(self._heard, f"{kind}_list_changed") for kind in LIST_KINDS if kind in served)
         self._expires = loop.time() + (ttl or (float("inf") if hears else self._limits.refresh))
         self._is_known = True
         for each, (items, _) in reversed([*zip(self._lists, fetched, strict=True)]):
@@ -302,8 +304,10 @@ class Catalogs:
             try:
                 raw = await session.send(listing.method, {} if cursor is None else {"cursor": cursor})
             except ServerError as refused:
-                if refused.code == METHOD_NOT_FOUND:
+                if refused.code == METHOD_NOT_FOUND and not listing.items:
                     return {}, 0.0
+                if not isinstance(refused, TooManyRequests):
+                    session.refused()
                 raise
             page = read_page(listing.method, raw, listing.key, Raw)
             for item in page.items[: self._limits.max_items - len(items)]:
