@@ -528,6 +528,25 @@ async def test_lists_follow_to_another_era(first: str, then: str, status: int, c
     await backend.die()
 
 
+@pytest.mark.parametrize("uris", [[], ["notes://all"]])
+@pytest.mark.parametrize(("first", "then"), [(OLD, OLD), (MODERN, MODERN), (MODERN, OLD)])
+async def test_a_client_that_only_listens_is_told_after_a_restart(first: str, then: str, uris: list[str]) -> None:
+    backend = Restarting()
+    url = await backend.start(only(first, make_backend().asgi()))
+    async with through(Proxy(url, name="calendar", limits=BRISK)) as client:
+        await client.list_tools()
+        async with client.listen(tools=True, uris=uris) as changes:
+            await backend.die()
+            changed = make_backend()
+            changed.add_tool(lambda: "x", name="late")
+            await backend.start(only(then, changed.asgi()))
+            async with asyncio.timeout(20):
+                while await anext(changes) != Change("tools"):
+                    pass
+        assert "late" in [tool.name for tool in await client.list_tools(fresh=True)]
+    await backend.die()
+
+
 def only(era: str, app: Any, status: int = 400, code: int = -32600) -> Any:
     """An app that speaks one era only."""
 

@@ -409,10 +409,15 @@ class Catalogs:
         """Pass on changes of all lists and of the URIs that are watched."""
         task, backoff = asyncio.current_task(), Backoff(self._limits.retry, 30 * self._limits.retry)
         await asyncio.sleep(0.01)  # other URIs may follow
+        has_streams = is_gap = False
         while self._following is task:  # else a newer one has more URIs
             uris = sorted(self._engine.hub.uris())[:MAX_URIS]
+            if is_gap:
+                self._ready.clear()
+                self._fetch_changed()  # perhaps
             with suppress(DovetailError, TimeoutError):
                 session = await self._backend.main()
+                has_streams = session.has_streams
                 async with session.listen(ListenFilter(True, True, True, uris)) as changes:
                     if self._following is task:
                         self._use_stream(changes, uris)
@@ -421,8 +426,9 @@ class Catalogs:
             if self._following is task:
                 self._heard, self._expires = ListenFilter(), 0.0
                 self._ready.set()
-                if not uris:
+                if not uris and not (has_streams and self._engine.root.hub.is_heard):
                     return  # until the lists are needed
+                is_gap = True
                 await asyncio.sleep(backoff.next_delay())
 
     def _use_stream(self, changes: ChangeStream, uris: list[str]) -> None:
