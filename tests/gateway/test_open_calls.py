@@ -52,7 +52,8 @@ class Gateway:
     async def talk(self, rounds: list[list[str]], ctx: Context, end: str = "") -> Any:
         calls, context = open_calls_of(ctx._engine), ctx._context
         if ctx.request_state is None:
-            outcome = await calls.begin(context, lambda ask: self.backend(ask, rounds, end))
+            seconds = self.engine.options.answer_timeout
+            outcome = await calls.begin(context, lambda ask: self.backend(ask, rounds, end), seconds)
         else:
             outcome = await calls.resume(ctx.request_state, ctx.input_responses, context)
         if isinstance(outcome, InputRequired):

@@ -896,13 +896,25 @@ async def test_calls_take_turns_on_a_pipe_if_the_client_can_be_asked() -> None:
         assert len(pids) == 1
 
 
-async def test_a_question_that_is_dropped_makes_the_next_call_busy_and_not_hang() -> None:
-    def crash(_: Any) -> Any:
-        raise RuntimeError("the dialog crashed")
+def drop(_: Any) -> Any:
+    raise RuntimeError("the dialog crashed")
 
+
+@pytest.mark.parametrize(("own", "root"), [(0.2, 60), (60, 0.2)])
+async def test_an_open_call_ends_after_the_shorter_answer_timeout(own: float, root: float) -> None:
+    """That of its proxy or of the server it is mounted at; it has its turn on the pipe until then."""
+    desk = Server("desk", answer_timeout=root)
+    desk.mount(Proxy(make_backend(), protocol_version=OLD, timeout=5, answer_timeout=own), namespace="n")
+    async with through(desk, MODERN, elicitation_handler=drop) as client:
+        with pytest.raises(RuntimeError, match="the dialog crashed"):
+            await client.call_tool("n_ask")
+        assert (await client.call_tool("n_add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_a_question_that_is_dropped_makes_the_next_call_busy_and_not_hang() -> None:
     proxy = Proxy(make_backend(), name="calendar", protocol_version=OLD, timeout=0.5)
-    async with through(proxy, MODERN, elicitation_handler=crash) as client:
-        with suppress(RuntimeError, ServerError, ToolError):
+    async with through(proxy, MODERN, elicitation_handler=drop) as client:
+        with pytest.raises(RuntimeError, match="the dialog crashed"):
             await client.call_tool("ask")
         for _ in range(2):
             with pytest.raises(ToolError, match="'calendar' is busy: an earlier call of this caller has not ended"):
