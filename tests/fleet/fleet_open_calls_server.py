@@ -29,7 +29,7 @@ server.engine.lease_timings = LeaseTimings(timings.lease / haste, timings.renew_
 async def book(nonce: str, seconds: float, ctx: Context) -> Any:
     calls, context = open_calls_of(ctx._engine), ctx._context
     if ctx.request_state is None:
-        outcome = await calls.begin(context, lambda ask: backend(ask, nonce, seconds))
+        outcome = await calls.begin(context, lambda ask: backend(ask, nonce, seconds), 3600.0)
     else:
         outcome = await calls.resume(ctx.request_state, ctx.input_responses, context)
     return outcome if isinstance(outcome, InputRequired) else outcome.decode()

@@ -52,7 +52,8 @@ class Gateway:
     async def talk(self, rounds: list[list[str]], ctx: Context, end: str = "") -> Any:
         calls, context = open_calls_of(ctx._engine), ctx._context
         if ctx.request_state is None:
-            outcome = await calls.begin(context, lambda ask: self.backend(ask, rounds, end))
+            seconds = self.engine.options.answer_timeout
+            outcome = await calls.begin(context, lambda ask: self.backend(ask, rounds, end), seconds)
         else:
             outcome = await calls.resume(ctx.request_state, ctx.input_responses, context)
         if isinstance(outcome, InputRequired):
@@ -342,6 +343,44 @@ async def test_a_client_that_cancels_a_waiting_request_cancels_the_call(store: A
         for app in apps:
             assert "not open any more" in text(await caller.send(app, asked))
     assert not here.effects
+
+
+@pytest.mark.parametrize(("first", "second", "leaves"), [(0, 0, 1), (0, 0, 0), (0, 1, 1)])
+async def test_a_call_goes_on_while_another_request_waits_for_it(first: int, second: int, leaves: int) -> None:
+    """Two bring the same answers; which of them leaves, and where the second came to, does not matter."""
+    gateways = here, _ = Gateway(), Gateway()
+    here.go.clear()
+    async with workers(Remote(), *gateways) as apps:
+        caller = Caller(rounds=[["A?"]])
+        asked = await caller.send(apps[0])
+        requests = [caller.start(apps[first], asked)]
+        await until(lambda: here.answered == 1)
+        requests.append(caller.start(apps[second], asked))
+        await asyncio.gather(*(each.watched.wait() for each in requests))
+        await settle()
+        requests[leaves].leave()
+        await until(lambda: requests[leaves].ended)
+        await settle()
+        here.go.set()
+        assert text((await requests[1 - leaves].done()).answer["result"]) == "a?"
+    assert (here.effects, here.cancelled) == (["a?"], 0)
+
+
+async def test_a_call_ends_when_the_last_request_that_waits_leaves() -> None:
+    gateway = Gateway()
+    gateway.go.clear()
+    async with serving(gateway.server, identify=identify) as app:
+        caller = Caller(rounds=[["A?"]])
+        asked = await caller.send(app)
+        requests = [caller.start(app, asked) for _ in range(3)]
+        await asyncio.gather(*(each.watched.wait() for each in requests))
+        await settle()
+        for request in requests:
+            assert not gateway.cancelled
+            request.leave()
+            await until(lambda request=request: request.ended)
+            await settle()
+        await until(lambda: gateway.cancelled == 1)
 
 
 async def test_a_client_that_cancels_the_first_request_cancels_the_call() -> None:

@@ -373,6 +373,33 @@ async def until_listed(client: Client, name: str) -> None:
         await asyncio.sleep(0.01)
 
 
+@eras
+async def test_a_slow_list_holds_no_update_back(back: str) -> None:
+    backend, go, asked = make_backend(), asyncio.Event(), asyncio.Event()
+    go.set()
+
+    @backend.middleware
+    async def wait(request: Any, call_next: Any) -> Any:
+        if request.method == "tools/list":
+            asked.set()
+            await go.wait()
+        return await call_next(request)
+
+    async with through(Proxy(backend, protocol_version=back)) as client:
+        await client.list_tools()
+        async with client.listen(tools=True, uris=["notes://all"]) as changes:
+            await asyncio.wait_for(until_told(client, changes), 20)
+            go.clear()
+            asked.clear()
+            backend.add_tool(lambda: "x", name="late")
+            await asyncio.wait_for(asked.wait(), 10)
+            backend.add_tool(lambda: "x", name="later")  # while the list is read
+            backend.notify_resource_updated("notes://all")
+            assert await asyncio.wait_for(anext(changes), 10) == Change("updated", "notes://all")
+            go.set()
+            await asyncio.wait_for(until_listed(client, "later"), 10)
+
+
 async def test_lists_are_fetched_again_if_the_backend_does_not_notify() -> None:
     backend = make_backend(list_changed=False)
     async with through(Proxy(backend, protocol_version=OLD, limits=BRISK)) as client:
@@ -506,7 +533,41 @@ async def test_another_era_after_a_restart() -> None:
         await backend.die()
 
 
-def only(era: str, app: Any) -> Any:
+@pytest.mark.parametrize(("status", "code"), [(400, -32600), (404, -32001), (404, -32601), (404, -32099)])
+@pytest.mark.parametrize(("first", "then"), [(MODERN, OLD), (OLD, MODERN)])
+async def test_lists_follow_to_another_era(first: str, then: str, status: int, code: int) -> None:
+    backend, limits = Restarting(), BackendLimits(retry=0.01, refresh=0.01, list_wait=0.1)
+    url = await backend.start(only(first, make_backend().asgi(), status, code))
+    async with through(Proxy(url, name="calendar", limits=limits)) as client:
+        assert "add" in [tool.name for tool in await client.list_tools()]
+        await backend.die()
+        changed = make_backend()
+        changed.add_tool(lambda: "x", name="late")
+        await backend.start(only(then, changed.asgi(), status, code))
+        await asyncio.wait_for(until_listed(client, "late"), 20)
+    await backend.die()
+
+
+@pytest.mark.parametrize("uris", [[], ["notes://all"]])
+@pytest.mark.parametrize(("first", "then"), [(OLD, OLD), (MODERN, MODERN), (MODERN, OLD)])
+async def test_a_client_that_only_listens_is_told_after_a_restart(first: str, then: str, uris: list[str]) -> None:
+    backend = Restarting()
+    url = await backend.start(only(first, make_backend().asgi()))
+    async with through(Proxy(url, name="calendar", limits=BRISK)) as client:
+        await client.list_tools()
+        async with client.listen(tools=True, uris=uris) as changes:
+            await backend.die()
+            changed = make_backend()
+            changed.add_tool(lambda: "x", name="late")
+            await backend.start(only(then, changed.asgi()))
+            async with asyncio.timeout(20):
+                while await anext(changes) != Change("tools"):
+                    pass
+        assert "late" in [tool.name for tool in await client.list_tools(fresh=True)]
+    await backend.die()
+
+
+def only(era: str, app: Any, status: int = 400, code: int = -32600) -> Any:
     """An app that speaks one era only."""
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
@@ -514,8 +575,12 @@ def only(era: str, app: Any) -> Any:
         version = headers.get(b"mcp-protocol-version", b"").decode()
         asked = version or OLD  # `initialize` names none
         if scope["type"] == "http" and (asked == MODERN) != (era == MODERN):
-            body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "no"}}).encode()
-            start = {"type": "http.response.start", "status": 400, "headers": [(b"content-type", b"application/json")]}
+            body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": "no"}}).encode()
+            start = {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [(b"content-type", b"application/json")],
+            }
             await send(start)
             await send({"type": "http.response.body", "body": body})
         else:
@@ -849,6 +914,31 @@ async def test_calls_take_turns_on_a_pipe_if_the_client_can_be_asked() -> None:
         assert [each.text for each in results] == ["accept Ada"] * 5
         pids = {(await client.call_tool("pid")).text for _ in range(3)}
         assert len(pids) == 1
+
+
+def drop(_: Any) -> Any:
+    raise RuntimeError("the dialog crashed")
+
+
+@pytest.mark.parametrize(("own", "root"), [(0.2, 60), (60, 0.2)])
+async def test_an_open_call_ends_after_the_shorter_answer_timeout(own: float, root: float) -> None:
+    """That of its proxy or of the server it is mounted at; it has its turn on the pipe until then."""
+    desk = Server("desk", answer_timeout=root)
+    desk.mount(Proxy(make_backend(), protocol_version=OLD, timeout=5, answer_timeout=own), namespace="n")
+    async with through(desk, MODERN, elicitation_handler=drop) as client:
+        with pytest.raises(RuntimeError, match="the dialog crashed"):
+            await client.call_tool("n_ask")
+        assert (await client.call_tool("n_add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_a_question_that_is_dropped_makes_the_next_call_busy_and_not_hang() -> None:
+    proxy = Proxy(make_backend(), name="calendar", protocol_version=OLD, timeout=0.5)
+    async with through(proxy, MODERN, elicitation_handler=drop) as client:
+        with pytest.raises(RuntimeError, match="the dialog crashed"):
+            await client.call_tool("ask")
+        for _ in range(2):
+            with pytest.raises(ToolError, match="'calendar' is busy: an earlier call of this caller has not ended"):
+                await asyncio.wait_for(client.call_tool("pid"), 10)
 
 
 async def test_arguments_that_are_headers_too() -> None:

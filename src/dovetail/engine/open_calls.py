@@ -103,12 +103,13 @@ def open_calls_of(engine: "Engine") -> "OpenCalls":
 class OpenCall:
     """One call and its work, which asks by `await call(request)`."""
 
-    def __init__(self, calls: "OpenCalls", context: RequestContext, run: Run) -> None:
+    def __init__(self, calls: "OpenCalls", context: RequestContext, run: Run, answer_timeout: float) -> None:
         self.id = secrets.token_hex(16)
         self.name = f"open-call/{self.id}"
         self.topic = f"{self.name}/answers"
         self.owner = state_owner(context)
-        self.context: RequestContext | None = None  # of the request that waits in this process: for progress and logs
+        self.answer_timeout = answer_timeout
+        self.waiting: list[RequestContext] = []  # the requests that wait for its outcome in this process
         self.answered = 0  # the last round that was answered
         self.record: Record | None = None  # the last outcome
         self.storing: asyncio.Task[None] | None = None
@@ -139,6 +140,11 @@ class OpenCall:
             return await answer
         finally:
             self._pending.pop(key, None)
+
+    @property
+    def context(self) -> RequestContext | None:
+        """Of the last request that waits in this process: for progress and logs."""
+        return self.waiting[-1] if self.waiting else None
 
     @property
     def waits_for_answers(self) -> bool:
@@ -183,7 +189,7 @@ class OpenCall:
         if self._pending and self.answered == MAX_ROUNDS:
             self.end(ToolError(f"The call has asked {MAX_ROUNDS} times without coming to an end"))
         elif self._pending:
-            self._set_timer(self._calls.answer_timeout, lambda: self.end(ToolError(GONE)))
+            self._set_timer(self.answer_timeout, lambda: self.end(ToolError(GONE)))
             self._give({key: question for key, (question, _) in self._pending.items()})
 
     def _begin_round(self) -> None:
@@ -209,17 +215,17 @@ class OpenCalls:
 
     def __init__(self, engine: "Engine") -> None:
         self.lease = engine.worker_lease()
-        self.answer_timeout = engine.options.answer_timeout
         self._engine = engine
         self._state = engine.state
         self._asking: dict[str, OpenCall] = {}  # those that have asked, by id, until their end is stored
         self._listener = engine.state.listen([])
         self.start(self._take_answers())
 
-    async def begin(self, context: RequestContext, run: Run) -> bytes | InputRequired:
+    async def begin(self, context: RequestContext, run: Run, answer_timeout: float) -> bytes | InputRequired:
         """Run the work of a new call until it ends or asks. Raises its error, or ToolBusy before it begins."""
         self._check_room(state_owner(context))
-        return await self._wait(OpenCall(self, context, run), context)
+        seconds = min(answer_timeout, self._engine.options.answer_timeout)  # that of a proxy, and of the root
+        return await self._wait(OpenCall(self, context, run, seconds), context)
 
     async def resume(self, state: Any, responses: Mapping[str, Any], context: RequestContext) -> bytes | InputRequired:
         """Hand over the answers of a round. The outcome is the same for each request that brings them."""
@@ -258,7 +264,7 @@ class OpenCalls:
     # ── the worker that holds the call ──
 
     async def _wait(self, call: OpenCall, context: RequestContext) -> bytes | InputRequired:
-        call.context = context
+        call.waiting.append(context)
         try:
             record = await asyncio.shield(call.outcome)
             if call.failure is not None:
@@ -267,12 +273,11 @@ class OpenCalls:
                 await asyncio.wait([call.storing], timeout=STORE_WAIT)
             return record.result()
         except asyncio.CancelledError:
-            if call.context is context:  # else another request has brought the same answers since
+            if len(call.waiting) == 1:  # else another request has brought the same answers
                 call.end(ToolError(GONE))
             raise
         finally:
-            if call.context is context:
-                call.context = None
+            call.waiting.remove(context)
 
     def store(self, call: OpenCall) -> None:
         """Store the outcome of a call that has asked, in the background."""
@@ -282,7 +287,7 @@ class OpenCalls:
     async def _store(self, call: OpenCall) -> None:
         stored: Record | None = None
         while (record := call.record) is not None and record is not stored:
-            ttl = OUTCOME_TTL if call.is_over else OUTCOME_TTL + self.answer_timeout
+            ttl = OUTCOME_TTL if call.is_over else OUTCOME_TTL + call.answer_timeout
             try:
                 if self.lease.store_error is not None:
                     await self.lease.renew()  # without a lease the call would be taken for lost
@@ -310,7 +315,8 @@ class OpenCalls:
         round = call.answered + 1 if call.waits_for_answers else call.answered
         entry = await self._state.get(f"{call.name}/{round}")
         if entry is not None and entry.value == CANCELLED:
-            call.end(ToolError(GONE))
+            if not call.waiting:
+                call.end(ToolError(GONE))
         elif entry is not None:
             with suppress(ToolError):  # answered here meanwhile
                 call.accept(round, ANSWERS.decode(entry.value) or {})

@@ -157,6 +157,10 @@ class Hub:
     def forget(self, subscription: Subscription) -> None:
         self._subscriptions.pop(subscription, None)
 
+    @property
+    def is_heard(self) -> bool:
+        return bool(self._subscriptions)
+
     def uris(self) -> list[str]:
         return list(self._uris)
 

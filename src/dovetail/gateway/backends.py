@@ -5,7 +5,7 @@ import contextvars
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -99,11 +99,15 @@ class BackendSession(ClientSession):
             self.is_over = True
             raise
         except errors.ServerError as failure:
-            refused = failure.code in REFUSALS or (failure.code == -32000 and not self.revision.handshake)
-            self.is_over |= self.has_streams and refused  # the next call negotiates anew; a process keeps its revision
+            if failure.code in REFUSALS or (failure.code in (-32000, -32001) and not self.revision.handshake):
+                self.refused()
             raise
         finally:
             self.calls.pop(call.id, None)
+
+    def refused(self) -> None:
+        """It may be another server by now: the next request negotiates anew. A process keeps its revision."""
+        self.is_over |= self.has_streams
 
     def _find_call(self) -> "Call | None":
         """The call that the message belongs to: by the HTTP request it came on, else the only one.
@@ -217,8 +221,19 @@ class Backend:
         async with self._use(pooled) as session:
             # Over a pipe a question does not name its call, so there is one at a time while the client can be asked.
             takes_turns = session.revision.handshake and not session.has_streams and caller.capabilities
-            async with pooled.turn if takes_turns else nullcontext():
+            if not takes_turns:
                 yield session
+                return
+            try:  # an earlier call may wait for an answer that never comes
+                async with asyncio.timeout(self._timeout):
+                    await pooled.turn.acquire()
+            except TimeoutError:
+                busy = f"The server {self.name!r} is busy: an earlier call of this caller has not ended"
+                raise errors.ToolBusy(busy) from None
+            try:
+                yield session
+            finally:
+                pooled.turn.release()
 
     def _key_of(self, caller: Caller) -> Hashable:
         if caller.owner is None:

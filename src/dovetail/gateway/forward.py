@@ -311,8 +311,8 @@ class Forwarder:
                 params |= given or {}  # the backend's state
                 in_rounds = call.can_be_asked and call.context.request.revision.input_required
                 if in_rounds and (await self._backend.main(call.caller)).revision.handshake:
-                    run = partial(self._run_open, call, method, params)
-                    reply = self._read_outcome(await open_calls_of(call.engine).begin(call.context, run))
+                    run, seconds = partial(self._run_open, call, method, params), call.engine.options.answer_timeout
+                    reply = self._read_outcome(await open_calls_of(call.engine).begin(call.context, run, seconds))
                 else:
                     reply = await self._send(call, method, params)
             if isinstance(reply, InputRequired):

@@ -29,7 +29,7 @@ from dovetail.engine.engine import Engine
 from dovetail.engine.mounts import BackendStatus
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Change, Hub
-from dovetail.errors import METHOD_NOT_FOUND, DovetailError, ServerError, SetupError
+from dovetail.errors import METHOD_NOT_FOUND, DovetailError, ServerError, SetupError, TooManyRequests
 from dovetail.gateway.backends import NOBODY, Backend, BackendLimits, BackendSession, Caller, printable
 from dovetail.gateway.forward import PARTS, Forwarder, Questions, caller_of
 from dovetail.protocol import revisions, types
@@ -223,6 +223,8 @@ class Catalogs:
         self._expires = 0.0  # as the loop counts
         self._tasks: set[asyncio.Task[Any]] = set()
         self._fetching: asyncio.Task[None] | None = None
+        self._refetching: asyncio.Task[None] | None = None
+        self._is_stale = False  # a list has changed since the last fetch began
         self._following: asyncio.Task[None] | None = None
         self._heard = ListenFilter()  # the lists whose changes the backend announces
         self._stream: ChangeStream | None = None  # the last one
@@ -278,7 +280,9 @@ class Catalogs:
             return
         ttl = min((seconds for _, seconds in fetched if seconds), default=0.0)
         served = session.negotiated.capabilities
-        hears = all(getattr(self._heard, f"{kind}_list_changed") for kind in LIST_KINDS if kind in served)
+        # The stream of a handshake session over HTTP may end, or never begin, without a word.
+        is_sure = session.hears_all_changes or session.revision.listens
+        hears = is_sure and all(getattr(self._heard, f"{kind}_list_changed") for kind in LIST_KINDS if kind in served)
         self._expires = loop.time() + (ttl or (float("inf") if hears else self._limits.refresh))
         self._is_known = True
         for each, (items, _) in reversed([*zip(self._lists, fetched, strict=True)]):
@@ -300,8 +304,10 @@ class Catalogs:
             try:
                 raw = await session.send(listing.method, {} if cursor is None else {"cursor": cursor})
             except ServerError as refused:
-                if refused.code == METHOD_NOT_FOUND:
+                if refused.code == METHOD_NOT_FOUND and not listing.items:
                     return {}, 0.0
+                if not isinstance(refused, TooManyRequests):
+                    session.refused()
                 raise
             page = read_page(listing.method, raw, listing.key, Raw)
             for item in page.items[: self._limits.max_items - len(items)]:
@@ -403,10 +409,15 @@ class Catalogs:
         """Pass on changes of all lists and of the URIs that are watched."""
         task, backoff = asyncio.current_task(), Backoff(self._limits.retry, 30 * self._limits.retry)
         await asyncio.sleep(0.01)  # other URIs may follow
+        has_streams = is_gap = False
         while self._following is task:  # else a newer one has more URIs
             uris = sorted(self._engine.hub.uris())[:MAX_URIS]
+            if is_gap:
+                self._ready.clear()
+                self._fetch_changed()  # perhaps
             with suppress(DovetailError, TimeoutError):
                 session = await self._backend.main()
+                has_streams = session.has_streams
                 async with session.listen(ListenFilter(True, True, True, uris)) as changes:
                     if self._following is task:
                         self._use_stream(changes, uris)
@@ -415,8 +426,9 @@ class Catalogs:
             if self._following is task:
                 self._heard, self._expires = ListenFilter(), 0.0
                 self._ready.set()
-                if not uris:
+                if not uris and not (has_streams and self._engine.root.hub.is_heard):
                     return  # until the lists are needed
+                is_gap = True
                 await asyncio.sleep(backoff.next_delay())
 
     def _use_stream(self, changes: ChangeStream, uris: list[str]) -> None:
@@ -434,10 +446,21 @@ class Catalogs:
                 for uri in [each for each in self._engine.hub.uris() if is_sub_resource(change.uri, each)]:
                     self._engine.publish(Change("updated", uri))
             else:
-                if self._fetching is not None:
-                    await asyncio.wait([self._fetching])  # which may have read the old list
-                await asyncio.wait([self._fetch_again()])
-                await asyncio.sleep(0.05)  # a backend may announce without end
+                self._fetch_changed()
+
+    def _fetch_changed(self) -> None:
+        """Fetch the lists in the background, once more if they change meanwhile."""
+        self._is_stale = True
+        if self._refetching is None or self._refetching.done():
+            self._refetching = self.run(self._fetch_stale())
+
+    async def _fetch_stale(self) -> None:
+        while self._is_stale:
+            if self._fetching is not None:
+                await asyncio.wait([self._fetching])  # which may have read the old list
+            self._is_stale = False
+            await asyncio.wait([self._fetch_again()])
+            await asyncio.sleep(0.05)  # a backend may announce without end
 
 
 def _decode_arguments(raw: Any) -> dict[str, Any]:
