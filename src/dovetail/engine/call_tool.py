@@ -47,7 +47,7 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
     tool = admitted or engine.tools.get(params.name)
     session = request.session
     if admitted is None and (tool is None or (session is not None and session.rules)):
-        tool = await find_item(engine, context, lambda rules: engine.tools.find(params.name, rules))
+        tool = await find_item(engine, context, functools.partial(engine.tools.find, params.name))
     if tool is None or (
         tool.access is not None and admitted is None and not await lazy.access.may_use(engine, context, tool.access)
     ):
