@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A list has the arguments of a Context, and itself once somebody has asked for it.
+# A list has the arguments of a Context, and itself once a function has asked for it.
 _current: ContextVar[Context | list[Any] | None] = ContextVar("dovetail_context", default=None)
 
 

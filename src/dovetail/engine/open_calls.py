@@ -334,7 +334,7 @@ class OpenCalls:
                             if not await listener.wait():
                                 raise StoreUnavailable  # it was closed
         except asyncio.CancelledError:
-            with suppress(StoreUnavailable, StoreFull):  # then it goes on, for nobody
+            with suppress(StoreUnavailable, StoreFull):  # then the call goes on, and its end is not read
                 await self._state.put(f"{name}/{given.round}", CANCELLED, ttl=OUTCOME_TTL)
                 await self._state.publish(f"{name}/answers")
             raise

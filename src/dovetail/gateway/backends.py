@@ -158,7 +158,7 @@ class PooledSession:
 
 MakeSession = Callable[[Principal | None, Mapping[str, Any]], Awaitable[BackendSession]]
 MAIN = "main"  # the key of the session for lists and changes; for calls too since 2026-07-28
-NOBODY = Caller(None, None, {})
+NO_CALLER = Caller(None, None, {})
 
 
 class Backend:
@@ -205,7 +205,7 @@ class Backend:
     def unreachable(self, reason: str) -> errors.ToolError:
         return errors.ToolError(f"The server {self.name!r} can't be reached: {reason}")
 
-    async def main(self, caller: Caller = NOBODY) -> BackendSession:
+    async def main(self, caller: Caller = NO_CALLER) -> BackendSession:
         """The session for lists and changes."""
         return await asyncio.shield(self._find_main(caller).opening)
 
@@ -237,7 +237,7 @@ class Backend:
 
     def _key_of(self, caller: Caller) -> Hashable:
         if caller.owner is None:
-            return object()  # which nobody finds again
+            return object()  # a key that is never found again
         identity = caller.principal.key if self._per_caller and caller.principal is not None else None
         return caller.owner, identity, encode(caller.capabilities)
 

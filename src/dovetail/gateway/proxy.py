@@ -30,7 +30,7 @@ from dovetail.engine.mounts import BackendStatus
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Change, Hub
 from dovetail.errors import METHOD_NOT_FOUND, DovetailError, ServerError, SetupError, TooManyRequests
-from dovetail.gateway.backends import NOBODY, Backend, BackendLimits, BackendSession, Caller, printable
+from dovetail.gateway.backends import NO_CALLER, Backend, BackendLimits, BackendSession, Caller, printable
 from dovetail.gateway.forward import PARTS, Forwarder, Questions, caller_of
 from dovetail.protocol import revisions, types
 from dovetail.protocol.headers import header_parameters
@@ -256,7 +256,7 @@ class Catalogs:
                 return (session.negotiated.instructions or "")[:MAX_INSTRUCTIONS] or None
         return None
 
-    def _fetch_again(self, caller: Caller = NOBODY) -> "asyncio.Task[None]":
+    def _fetch_again(self, caller: Caller = NO_CALLER) -> "asyncio.Task[None]":
         if self._fetching is None or self._fetching.done():
             self._fetching = self.run(self._fetch(caller))
         return self._fetching

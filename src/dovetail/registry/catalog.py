@@ -170,7 +170,7 @@ class Catalog(Generic[T]):
         """Put new items in place of old ones that are still there.
 
         They are listed in their order, behind the catalog's own items and behind lower blocks. Their numbers are their
-        positions, so that workers with the same items have the same numbers, whatever came first. True if something
+        positions, so that workers with the same items have the same numbers in any order of arrival. True if something
         changed, and the listeners were called.
         """
         with self._lock:

@@ -191,7 +191,7 @@ class _Changes:
         needed = [names.get(own, own) for own in schema.pop("required", ()) if own not in self.added]
         schema |= {"required": needed} if needed else {}
         if any(change.hide or change.name for change in self._arguments.values()):
-            schema["additionalProperties"] = False  # so that nobody sends an argument by its own name
+            schema["additionalProperties"] = False  # no client may send an argument by its own name
         if any(change.hide for change in self._arguments.values()):
             _drop_unused_definitions(schema)  # which may tell of a hidden argument
         return schema
