@@ -176,6 +176,8 @@ class Mount:
     def parent_uri(self, uri: str, *, is_own: bool = False) -> str:
         """The parent's URI for one of the child's; others stay as they are. If `is_own`, it may be unknown yet."""
         source = None if self.child is None else self.child.resources.get(uri)
+        if source is not None and source is self.child.resources.fallback:
+            source = None  # a proxy reads what it does not list, too
         is_renamed = is_own if source is None else naming.rename_uri(source.uri, self.namespace) != source.uri
         return naming.rename_uri(uri, self.namespace) if is_renamed else uri
 
@@ -381,13 +383,18 @@ class Mounts:
 
     async def _enter(self, mount: Mount) -> None:
         await mount.start()
-        for uri in [uri for uri in self.engine.hub.uris() if uri not in self._watched]:
-            self.watch(uri, True)  # clients may have subscribed before it was mounted, or mounted again
+        self._watch_again()
 
     async def _leave(self, mount: Mount) -> None:
         for uri in [uri for uri, (place, _) in self._watched.items() if place is mount]:
             self.watch(uri, False)
+        self._watch_again()
         await mount.stop()
+
+    def _watch_again(self) -> None:
+        """Pass on what clients have subscribed before the mount that has it now was there."""
+        for uri in [uri for uri in self.engine.hub.uris() if uri not in self._watched]:
+            self.watch(uri, True)
 
     # ── lists and subscriptions ──
 

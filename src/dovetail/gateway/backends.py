@@ -99,15 +99,15 @@ class BackendSession(ClientSession):
             self.is_over = True
             raise
         except errors.ServerError as failure:
-            if failure.code in REFUSALS or (failure.code in (-32000, -32001) and not self.revision.handshake):
-                self.refused()
+            self.refused(failure)
             raise
         finally:
             self.calls.pop(call.id, None)
 
-    def refused(self) -> None:
-        """It may be another server by now: the next request negotiates anew. A process keeps its revision."""
-        self.is_over |= self.has_streams
+    def refused(self, failure: errors.ServerError) -> None:
+        """It may be another server by now: then the next request negotiates anew. A process keeps its revision."""
+        is_refusal = failure.code in REFUSALS or (failure.code in (-32000, -32001) and not self.revision.handshake)
+        self.is_over |= self.has_streams and is_refusal
 
     def _find_call(self) -> "Call | None":
         """The call that the message belongs to: by the HTTP request it came on, else the only one.
@@ -148,6 +148,7 @@ class PooledSession:
         self.users = 0
         self.timer: asyncio.TimerHandle | None = None
         self.turn = asyncio.Lock()  # of the one call that it may carry
+        self.turns = 0  # that have ended
         opening.add_done_callback(lambda task: task.cancelled() or task.exception())  # may have no reader
 
     @property
@@ -224,15 +225,22 @@ class Backend:
             if not takes_turns:
                 yield session
                 return
-            try:  # an earlier call may wait for an answer that never comes
-                async with asyncio.timeout(self._timeout):
-                    await pooled.turn.acquire()
-            except TimeoutError:
-                busy = f"The server {self.name!r} is busy: an earlier call of this caller has not ended"
-                raise errors.ToolBusy(busy) from None
+            taking = asyncio.ensure_future(pooled.turn.acquire())
+            try:
+                while not taking.done():
+                    earlier = pooled.turns
+                    await asyncio.wait([taking], timeout=self._timeout)
+                    if not taking.done() and pooled.turns == earlier:  # it may wait for an answer that never comes
+                        busy = f"The server {self.name!r} is busy: an earlier call of this caller has not ended"
+                        raise errors.ToolBusy(busy)
+            except BaseException:
+                if not taking.cancel():
+                    pooled.turn.release()
+                raise
             try:
                 yield session
             finally:
+                pooled.turns += 1
                 pooled.turn.release()
 
     def _key_of(self, caller: Caller) -> Hashable:

@@ -29,7 +29,7 @@ from dovetail.engine.engine import Engine
 from dovetail.engine.mounts import BackendStatus
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Change, Hub
-from dovetail.errors import METHOD_NOT_FOUND, DovetailError, ServerError, SetupError, TooManyRequests
+from dovetail.errors import METHOD_NOT_FOUND, DovetailError, ServerError, SetupError
 from dovetail.gateway.backends import NO_CALLER, Backend, BackendLimits, BackendSession, Caller, printable
 from dovetail.gateway.forward import PARTS, Forwarder, Questions, caller_of
 from dovetail.protocol import revisions, types
@@ -304,10 +304,11 @@ class Catalogs:
             try:
                 raw = await session.send(listing.method, {} if cursor is None else {"cursor": cursor})
             except ServerError as refused:
-                if refused.code == METHOD_NOT_FOUND and not listing.items:
+                session.refused(refused)
+                if listing.items and (refused.code == METHOD_NOT_FOUND or -32099 <= refused.code <= -32000):
+                    session.is_over |= session.has_streams  # it had such a list: perhaps it is another server by now
+                if refused.code == METHOD_NOT_FOUND:
                     return {}, 0.0
-                if not isinstance(refused, TooManyRequests):
-                    session.refused()
                 raise
             page = read_page(listing.method, raw, listing.key, Raw)
             for item in page.items[: self._limits.max_items - len(items)]:
