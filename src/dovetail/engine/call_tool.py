@@ -321,14 +321,20 @@ def _bind(
 ) -> Coroutine[Any, Any, Any]:
     ctx: Context | None = None
     plan = invocation.dependencies
+    function = invocation.function
     if invocation.context_names or (plan is not None and plan.takes_context):
         ctx = Context(engine, context, can_wait=invocation.is_async or invocation.in_thread)
-    injected = dict.fromkeys(invocation.context_names, ctx)
+    given = arguments if invocation.by_name else {}
+    if invocation.context_names:
+        given = given | dict.fromkeys(invocation.context_names, ctx)
     if invocation.is_async and invocation.by_name and plan is None:
-        work: Coroutine[Any, Any, Any] = invocation.function(**arguments, **injected)
+        work: Coroutine[Any, Any, Any] = function(**given)
     else:
-        first, given = ((), arguments) if invocation.by_name else ((arguments,), {})
-        bound = functools.partial(invocation.function, *first, **given, **injected)
+        bound = (
+            functools.partial(function, **given)
+            if invocation.by_name
+            else functools.partial(function, arguments, **given)
+        )
         if plan is not None:
             work = lazy.dependencies.start_with_dependencies(engine, context, invocation, plan, bound, label, ctx)
         else:
@@ -338,4 +344,4 @@ def _bind(
 
 async def _run(engine: "Engine", bound: "functools.partial[Any]", label: str, *, in_thread: bool) -> Any:
     value = await engine.threads.run(bound, label=label) if in_thread else bound()
-    return await value if inspect.isawaitable(value) else value
+    return value if type(value) in PLAIN_TYPES or not inspect.isawaitable(value) else await value
