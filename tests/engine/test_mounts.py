@@ -567,6 +567,38 @@ async def test_a_resource_of_a_backend_is_watched_before_its_lists_are_known_and
         await until(lambda: not backend.engine.hub.uris())
 
 
+@eras
+async def test_an_update_of_what_a_backend_does_not_list_any_more_is_passed(revision: str) -> None:
+    backend, server = calendar(), new_server("desk")
+    server.mount(Proxy(backend, protocol_version=revision), "calendar")
+    async with connected(server, revision=revision) as client:
+        await client.list_resources()
+        async with client.listen(resources=True, uris=["notes://calendar/today"]) as changes:
+            await until(lambda: backend.engine.hub.uris() == ["notes://today"])
+            backend.remove_resource("notes://today")
+            assert (await asyncio.wait_for(anext(changes), 10)).kind == "resources"
+            assert "notes://calendar/today" not in [each.uri for each in await client.list_resources(fresh=True)]
+            backend.notify_resource_updated("notes://today")
+            assert (await asyncio.wait_for(anext(changes), 10)).uri == "notes://calendar/today"
+
+
+@eras
+async def test_a_subscription_passes_to_the_server_that_a_freed_uri_leads_to(revision: str) -> None:
+    server, backends, proxies = new_server("desk", declare=["resources"]), [calendar(), calendar()], list[Proxy]()
+    async with connected(server, revision=revision) as client:
+        for number, backend in enumerate(backends):
+            proxies.append(Proxy(backend, name=f"number{number}"))
+            server.mount(proxies[-1])
+            await client.list_resources(fresh=True)
+        async with client.listen(uris=["notes://today"]) as changes:
+            for backend, proxy in zip(backends, proxies, strict=True):
+                await until(lambda backend=backend: backend.engine.hub.uris() == ["notes://today"])
+                backend.notify_resource_updated("notes://today")
+                assert (await asyncio.wait_for(anext(changes), 10)).uri == "notes://today"
+                server.unmount(proxy)
+                await until(lambda backend=backend: not backend.engine.hub.uris())
+
+
 async def test_the_meta_of_a_backends_tools_has_the_uris_of_the_parent() -> None:
     backend, server = calendar(), new_server("desk")
     backend.add_tool(lambda: "", name="show", meta={"ui": {"resourceUri": "notes://today"}})

@@ -28,7 +28,7 @@ from dovetail import (
 from dovetail.auth.principal import Principal
 from dovetail.gateway.backends import BackendLimits
 from dovetail.protocol import revisions
-from http_serving import hosted, until
+from http_serving import hosted, settle, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
 HERE = Path(__file__).parent
@@ -408,6 +408,53 @@ async def test_lists_are_fetched_again_if_the_backend_does_not_notify() -> None:
         assert "late" in [tool.name for tool in await client.list_tools(fresh=True)]
         backend.remove_tool("late")
         assert "late" not in [tool.name for tool in await client.list_tools(fresh=True)]
+
+
+def refuse_list(backend: Server, method: str, code: int) -> asyncio.Event:
+    """Have the backend refuse a list once the event is set."""
+    refused = asyncio.Event()
+
+    @backend.middleware
+    async def refuse(request: Any, call_next: Any) -> Any:
+        if request.method == method and refused.is_set():
+            raise ProtocolError("no", code=code)
+        return await call_next(request)
+
+    return refused
+
+
+@pytest.mark.parametrize("way", ["memory", "http"])
+@eras
+async def test_a_list_that_the_backend_has_no_more_is_empty_and_the_others_go_on(way: str, back: str) -> None:
+    backend = make_backend(list_changed=False)
+    refused = refuse_list(backend, "prompts/list", -32601)
+    async with AsyncExitStack() as stack:
+        where: Any = backend
+        if way == "http":
+            where = f"{await stack.enter_async_context(hosted(backend.asgi()))}/mcp"
+        proxy = Proxy(where, protocol_version=back, limits=BRISK)
+        client = await stack.enter_async_context(through(proxy))
+        assert [each.name for each in await client.list_prompts()] == ["review"]
+        refused.set()
+        backend.add_tool(lambda: "x", name="late")
+        await asyncio.wait_for(until_listed(client, "late"), 20)
+        assert await client.list_prompts(fresh=True) == []
+        refused.clear()
+        await client.list_tools(fresh=True)
+        assert [each.name for each in await client.list_prompts(fresh=True)] == ["review"]
+
+
+@pytest.mark.parametrize("code", [-32603, -32602])
+async def test_an_error_of_a_list_ends_no_session(code: int) -> None:
+    backend = make_backend(list_changed=False)
+    refused = refuse_list(backend, "prompts/list", code)
+    async with hosted(backend.asgi()) as url:
+        proxy = Proxy(f"{url}/mcp", protocol_version=OLD, limits=BRISK)
+        async with through(proxy, OLD) as client:  # a local user has the session of the lists
+            prompts, first = await client.list_prompts(), await session_of(client)
+            refused.set()
+            assert await client.list_prompts(fresh=True) == prompts
+            assert await session_of(client) == first
 
 
 # ── backends that die ──
@@ -939,6 +986,66 @@ async def test_a_question_that_is_dropped_makes_the_next_call_busy_and_not_hang(
         for _ in range(2):
             with pytest.raises(ToolError, match="'calendar' is busy: an earlier call of this caller has not ended"):
                 await asyncio.wait_for(client.call_tool("pid"), 10)
+
+
+def make_waiting() -> tuple[Server, asyncio.Event, list[str]]:
+    """A backend whose calls of `wait` end with the event; the list has the names of those that began."""
+    backend, go, begun = make_backend(), asyncio.Event(), list[str]()
+
+    @backend.tool
+    async def wait(name: str) -> str:
+        begun.append(name)
+        await go.wait()
+        return name
+
+    return backend, go, begun
+
+
+async def test_a_call_waits_for_its_turn_while_those_before_it_end() -> None:
+    backend, go, begun = make_waiting()
+    proxy, other = (Proxy(backend, protocol_version=OLD, timeout=1) for _ in range(2))
+    async with through(proxy, OLD, **answers([])) as client, through(other, OLD) as witness:
+        await asyncio.gather(client.list_tools(), witness.list_tools())
+        first = asyncio.create_task(client.call_tool("wait", {"name": "first"}))
+        await until(lambda: begun == ["first"])
+        second = asyncio.create_task(client.call_tool("wait", {"name": "second"}))
+        third = asyncio.create_task(client.call_tool("add", {"a": 1, "b": 2}))
+        await settle()
+        with pytest.raises(ToolError, match="gave no answer in time"):  # so the third has waited as long as that
+            await witness.call_tool("wait", {"name": "witness"})
+        go.set()
+        with pytest.raises(ToolError, match="gave no answer in time"):
+            await first
+        assert (await second).text == "second"
+        assert (await third).text == "3"
+
+
+async def test_a_call_that_is_cancelled_before_its_turn_costs_no_other_its_turn() -> None:
+    backend, go, begun = make_waiting()
+    cancelled: list[str] = []
+    proxy = Proxy(backend, protocol_version=OLD, timeout=5)
+
+    @proxy.middleware
+    async def note(request: Any, call_next: Any) -> Any:
+        try:
+            return await call_next(request)
+        except asyncio.CancelledError:
+            cancelled.append(request.method)
+            raise
+
+    async with through(proxy, OLD, **answers([])) as client:
+        await client.list_tools()
+        first = asyncio.create_task(client.call_tool("wait", {"name": "first"}))
+        await until(lambda: begun == ["first"])
+        second = asyncio.create_task(client.call_tool("wait", {"name": "second"}))
+        third = asyncio.create_task(client.call_tool("add", {"a": 1, "b": 2}))
+        await settle()
+        second.cancel()
+        await until(lambda: cancelled == ["tools/call"])
+        go.set()
+        assert (await first).text == "first"
+        assert (await third).text == "3"
+    assert begun == ["first"]
 
 
 async def test_arguments_that_are_headers_too() -> None:
