@@ -16,7 +16,7 @@ DovetailError
   StateError              a value of `ctx.state` or a Handle that can't be stored, or not be read as its type
   UrlElicitationRequired  raised by authors: the user has to open a URL before the call can be made
   SetupError              a wrong registration; names the function, the parameter and the fix
-  ServerError             (client side) the server responded with a JSON-RPC error
+  ServerError             (client side) the server responded with a JSON-RPC error, or refused a request by a status
     TooManyRequests       the server accepts no more requests for now, and has started nothing; says when to try again
   BadResponse             (client side) the server sent a response that can't be used
   ConnectionLost          (client side) the connection ended before the response
@@ -182,11 +182,12 @@ class SetupError(DovetailError):
 class ServerError(DovetailError):
     """The server responded to a client's request with a JSON-RPC error."""
 
-    def __init__(self, code: int, message: str, data: Any = None) -> None:
+    def __init__(self, code: int, message: str, data: Any = None, *, status: int | None = None) -> None:
         super().__init__(f"{message} ({code})")
         self.code = code
         self.message = message
         self.data = data
+        self.status = status  # of the HTTP response, if that refused the request
 
 
 class TooManyRequests(ServerError):

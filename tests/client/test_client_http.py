@@ -186,6 +186,22 @@ async def test_an_answer_that_is_none(reply: Any, kind: type[Exception], words: 
         assert (await client.call_tool("plain")).text == "called"
 
 
+@pytest.mark.parametrize(("code", "status"), [(-32600, 200), (-32600, 400), (-32601, 404), (-32000, 429), (None, 403)])
+async def test_an_error_has_the_status_of_the_response_that_refused_its_request(code: int | None, status: int) -> None:
+    def behave(request: ScriptedRequest) -> None:
+        if request.method != "tools/call":
+            modern()(request)
+        elif code is None:
+            request.answer(status)
+        else:
+            request.error(code, status)
+
+    async with Scripted(behave) as server, brisk_client(server.url) as client:
+        with pytest.raises(ServerError) as caught:
+            await client.call_tool("any")
+    assert (caught.value.code, caught.value.status) == (code or status, None if status == 200 else status)
+
+
 def _later(seconds: int) -> str:
     return formatdate(time.time() + seconds, usegmt=True)
 

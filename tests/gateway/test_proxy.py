@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from proxied_server import make_backend
+from scripted import Scripted, ScriptedRequest, handshake, modern
 
 from dovetail import (
     Change,
@@ -444,7 +445,7 @@ async def test_a_list_that_the_backend_has_no_more_is_empty_and_the_others_go_on
         assert [each.name for each in await client.list_prompts(fresh=True)] == ["review"]
 
 
-@pytest.mark.parametrize("code", [-32603, -32602])
+@pytest.mark.parametrize("code", [-32603, -32602, -32050])
 async def test_an_error_of_a_list_ends_no_session(code: int) -> None:
     backend = make_backend(list_changed=False)
     refused = refuse_list(backend, "prompts/list", code)
@@ -1101,3 +1102,45 @@ async def test_an_error_of_a_tool_ends_no_session() -> None:
             with pytest.raises(ServerError):
                 await ann.call_tool("refuse")
             assert await session_of(ann) == first
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(200, -32600), (200, -32000), (200, -32001), (200, -32022), (413, -32600)]
+)
+async def test_an_error_that_a_caller_can_provoke_ends_no_session_of_others(status: int, code: int) -> None:
+    serve = modern([{"name": name, "inputSchema": {"type": "object"}} for name in ("plain", "refuse")])
+
+    def behave(request: ScriptedRequest) -> None:
+        is_refused = request.method == "tools/call" and request.message["params"]["name"] == "refuse"
+        request.error(code, status) if is_refused else serve(request)
+
+    async with Scripted(behave) as server:
+        proxy = Proxy(server.url)
+        async with as_caller(proxy, "ann") as ann, as_caller(proxy, "bob") as bob:
+            assert (await ann.call_tool("plain")).text == "called"
+            with pytest.raises((ServerError, ToolError), match="no"):
+                await bob.call_tool("refuse")
+            assert (await ann.call_tool("plain")).text == "called"
+        assert server.said().count("POST server/discover") == 1
+
+
+async def test_a_backend_may_say_by_a_400_that_it_has_forgotten_a_session() -> None:
+    """MCP says 404, but servers made with the official TypeScript SDK say 400 and -32000."""
+    known = ["1"]
+
+    def behave(request: ScriptedRequest) -> None:
+        if handshake(request, Mcp_Session_Id=known[-1]):
+            return
+        if request.headers["mcp-session-id"] != known[-1]:
+            request.error(-32000, 400, "Bad Request: No valid session ID provided", id=False)
+        elif request.method == "tools/list":
+            request.result({"tools": [{"name": "plain", "inputSchema": {"type": "object"}}]})
+        else:
+            request.result({"content": [{"type": "text", "text": known[-1]}]})
+
+    async with Scripted(behave) as server, through(Proxy(server.url, protocol_version=OLD)) as client:
+        assert (await client.call_tool("plain")).text == "1"
+        known.append("2")
+        with pytest.raises(ServerError, match="No valid session ID"):
+            await client.call_tool("plain")
+        assert (await client.call_tool("plain")).text == "2"

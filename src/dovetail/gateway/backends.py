@@ -23,8 +23,10 @@ from dovetail.protocol.methods import RequestId
 if TYPE_CHECKING:
     from dovetail.gateway.forward import Call
 
-# What a server may say to a request of another revision than its own; SDKs differ.
-REFUSALS = {errors.UNSUPPORTED_VERSION, errors.HEADER_MISMATCH, errors.INVALID_REQUEST, 400, 404, 405, 406, 415}
+# What a server may say to a request of another revision than its own, or of a session that it has forgotten: the
+# statuses, and the codes with them, which a tool may use too. SDKs differ.
+REFUSALS = {400, 404, 405, 406, 415}
+REFUSALS |= {errors.UNSUPPORTED_VERSION, errors.HEADER_MISMATCH, errors.INVALID_REQUEST, -32000, -32001}
 URL_PATH = re.compile(r"(https?://[^/?#\s]+)[/?#]\S*?(:?)(?!\S)", re.IGNORECASE)
 
 
@@ -105,9 +107,8 @@ class BackendSession(ClientSession):
             self.calls.pop(call.id, None)
 
     def refused(self, failure: errors.ServerError) -> None:
-        """It may be another server by now: then the next request negotiates anew. A process keeps its revision."""
-        is_refusal = failure.code in REFUSALS or (failure.code in (-32000, -32001) and not self.revision.handshake)
-        self.is_over |= self.has_streams and is_refusal
+        """It may be another server by now: then the next request negotiates anew. Only HTTP says so, by a status."""
+        self.is_over |= REFUSALS.issuperset((failure.status, failure.code))
 
     def _find_call(self) -> "Call | None":
         """The call that the message belongs to: by the HTTP request it came on, else the only one.

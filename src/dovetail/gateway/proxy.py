@@ -30,7 +30,7 @@ from dovetail.engine.mounts import BackendStatus
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Change, Hub
 from dovetail.errors import METHOD_NOT_FOUND, DovetailError, ServerError, SetupError
-from dovetail.gateway.backends import NO_CALLER, Backend, BackendLimits, BackendSession, Caller, printable
+from dovetail.gateway.backends import NO_CALLER, REFUSALS, Backend, BackendLimits, BackendSession, Caller, printable
 from dovetail.gateway.forward import PARTS, Forwarder, Questions, caller_of
 from dovetail.protocol import revisions, types
 from dovetail.protocol.headers import header_parameters
@@ -305,7 +305,7 @@ class Catalogs:
                 raw = await session.send(listing.method, {} if cursor is None else {"cursor": cursor})
             except ServerError as refused:
                 session.refused(refused)
-                if listing.items and (refused.code == METHOD_NOT_FOUND or -32099 <= refused.code <= -32000):
+                if listing.items and (refused.code == METHOD_NOT_FOUND or refused.status in REFUSALS):
                     session.is_over |= session.has_streams  # it had such a list: perhaps it is another server by now
                 if refused.code == METHOD_NOT_FOUND:
                     return {}, 0.0

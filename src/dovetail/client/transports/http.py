@@ -64,7 +64,9 @@ async def read_refusal(message: OutgoingMessage, response: HttpResponse) -> tupl
     """
     text = f"{message.subject}: the server answered {response.status_text}"
     body, error = await _read_error(response)
-    failure = errors.ServerError(response.status, text) if error is None else read_server_error(message.subject, error)
+    failure: errors.DovetailError = errors.ServerError(response.status, text)
+    if error is not None:
+        failure = read_server_error(message.subject, error)
     reason = failure.message if isinstance(failure, errors.ServerError) else str(failure)
     full = text if error is None else f"{text}: {reason}"
     if response.status == 401:
@@ -73,8 +75,12 @@ async def read_refusal(message: OutgoingMessage, response: HttpResponse) -> tupl
         seconds = _retry_after(response)
         if seconds is None and isinstance(failure, errors.TooManyRequests):
             seconds = failure.retry_after
-        return errors.TooManyRequests(failure.code, reason, failure.data, retry_after=seconds), body
-    return (errors.ConnectionLost(full) if response.status in TRANSIENT_STATUSES else failure), body
+        failure = errors.TooManyRequests(failure.code, reason, failure.data, retry_after=seconds)
+    elif response.status in TRANSIENT_STATUSES:
+        failure = errors.ConnectionLost(full)
+    if isinstance(failure, errors.ServerError):
+        failure.status = response.status
+    return failure, body
 
 
 def _retry_after(response: HttpResponse) -> float | None:

@@ -106,7 +106,7 @@ def _both(http: DovetailError, sse: DovetailError) -> DovetailError:
     """The failure of Streamable HTTP, with that of HTTP+SSE in its text."""
     text = f"; and by HTTP+SSE: {(sse.message if isinstance(sse, ServerError) else str(sse))[:200]}"
     if isinstance(http, ServerError):
-        return ServerError(http.code, http.message + text, http.data)
+        return ServerError(http.code, http.message + text, http.data, status=http.status)
     return type(http)(str(http) + text)
 
 
