@@ -26,6 +26,7 @@ from dovetail import (
     SetupError,
     ToolError,
 )
+from dovetail.auth import ApiKeys
 from dovetail.auth.principal import Principal
 from dovetail.gateway.backends import BackendLimits
 from dovetail.protocol import revisions
@@ -224,12 +225,12 @@ async def test_a_timeout_says_that_the_effect_is_unknown() -> None:
 @eras
 async def test_meta_passes_but_for_keys_of_one_hop(back: str) -> None:
     async with through(Proxy(make_backend(), protocol_version=back)) as client:
-        given = {"traceparent": "00-1", "dovetail/idempotencyKey": "k", "dovetail/tags": ["x"]}
+        given = {"traceparent": "00-1", "dovetail/idempotencyProcess": "p", "dovetail/tags": ["x"]}
         params = {"name": "meta", "arguments": {}, "_meta": given}
         result = await client.request("tools/call", params)
         assert json.loads(result["content"][0]["text"])["meta"] == {
             "traceparent": "00-1",
-            "dovetail/idempotencyKey": "k",
+            "dovetail/idempotencyProcess": "p",
         }
 
 
@@ -935,6 +936,32 @@ async def test_a_caller_without_a_token_costs_the_others_nothing(back: str) -> N
                 with pytest.raises(ToolError, match="no token for eve"):
                     await eve.call_tool("pid")
                 assert (await ann.call_tool("add", {"a": 1, "b": 2})).text == "3"
+
+
+@eras
+async def test_an_idempotency_key_is_that_of_one_caller(back: str) -> None:
+    backend, runs = Server("shop", auth=ApiKeys({"gateway": "key-of-the-gateway"})), list[str]()
+
+    @backend.tool(idempotency=True)
+    def order(what: str) -> str:
+        runs.append(what)
+        return f"order {len(runs)}"
+
+    async def text(client: Client, **meta: str) -> str:
+        params = {"name": "order", "arguments": {"what": "tea"}, "_meta": meta}
+        return str((await client.request("tools/call", params))["content"][0]["text"])
+
+    async with hosted(backend.asgi()) as where:
+        proxy = Proxy(f"{where}/mcp", protocol_version=back, auth="key-of-the-gateway")
+        key = {"dovetail/idempotencyKey": "1"}
+        async with as_caller(proxy, "ann") as ann, as_caller(proxy, "bob") as bob:
+            assert [await text(each, **key) for each in (ann, bob, ann, bob)] == [f"order {n}" for n in (1, 2, 1, 2)]
+        async with hosted(proxy.asgi()) as url:
+            async with Client(f"{url}/mcp", headers={"Idempotency-Key": "2" * 32}) as one:
+                assert [await text(one), await text(one)] == ["order 3", "order 3"]
+            async with Client(f"{url}/mcp") as other:
+                with pytest.raises(ServerError, match="needs 32 characters"):
+                    await text(other, **key)
 
 
 async def test_headers_of_a_client_are_not_passed_on() -> None:

@@ -1,6 +1,7 @@
 """Requests of clients, passed on to a backend; its results, errors and questions, passed back."""
 
 import asyncio
+import hashlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,6 +17,7 @@ from dovetail.client.handlers import INPUT_METHODS, RequiredInput, read_elicitat
 from dovetail.client.results import LogMessage, decode, result_type_of
 from dovetail.engine.caller_state import state_owner
 from dovetail.engine.context import Context, request_of, send_log, wanted_level
+from dovetail.engine.idempotency import KEY_HEADER, read_key
 from dovetail.engine.open_calls import OpenCall, open_calls_of
 from dovetail.engine.request_context import RequestContext, server_requests_of
 from dovetail.gateway.backends import Backend, Caller, describe_failure, printable
@@ -28,6 +30,7 @@ from dovetail.protocol.methods import RequestId
 from dovetail.protocol.results import INPUT_REQUIRED, CompleteResult, PromptResult, ReadResourceResult, ToolResult
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sampling import SamplingParams, shape_sampling
+from dovetail.protocol.types import CALL_KEY, PROCESS_KEY
 from dovetail.registry.elicitation import ElicitUrl
 
 T = TypeVar("T")
@@ -41,7 +44,6 @@ INPUT_REQUESTS = frozenset({"elicitation/create", "sampling/createMessage", "roo
 PARTS = {"elicitation": ("form", "url"), "sampling": ("context", "tools"), "roots": ()}
 MCP_KEYS = "io.modelcontextprotocol/"
 OWN_KEYS = (MCP_KEYS, "dovetail/", "progressToken")  # of `_meta`, which are about one hop
-PASSED_KEYS = (types.CALL_KEY, types.PROCESS_KEY)
 RESERVED = frozenset(range(-32768, -31999)) - {-32700, -32600, -32601, -32602, -32603}  # codes without a meaning now
 _rank = {revision.name: rank for rank, revision in enumerate(revisions.ALL)}
 
@@ -217,7 +219,11 @@ class Call:
         params = jsonrpc.members(self.context.request.raw_params)
         meta = jsonrpc.members(params["_meta"]) if "_meta" in params else {}
         self.progress = self._progress if "progressToken" in meta else None
-        self.meta = {key: each for key, each in meta.items() if key in PASSED_KEYS or not key.startswith(OWN_KEYS)}
+        self.meta = {key: each for key, each in meta.items() if key == PROCESS_KEY or not key.startswith(OWN_KEYS)}
+        if CALL_KEY in meta or KEY_HEADER in (self.context.request.headers or ()):
+            # To the backend all callers may be one; with the key of another, each would get the other's result.
+            key, owner = read_key(self.context, is_known=self.caller.owner is not None), self.caller.owner
+            self.meta[CALL_KEY] = Raw(encode(hashlib.sha256(encode([owner, key])).hexdigest()))
 
     def _progress(self, progress: float, total: float | None, message: str | None) -> None:
         text = None if message is None else message[:MAX_MESSAGE]
