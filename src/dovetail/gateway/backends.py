@@ -68,8 +68,9 @@ class Caller(NamedTuple):
 class BackendSession(ClientSession):
     """A session with the backend, and the calls that it carries."""
 
-    def __init__(self, transport: Transport, options: SharedOptions) -> None:
+    def __init__(self, transport: Transport, options: SharedOptions, *, asks_auth: bool = False) -> None:
         super().__init__(transport, options, lambda _: None)
+        self._asks_auth = asks_auth  # its token is what a function gave for it
         self.calls: dict[RequestId, Call] = {}
         self.is_over = False  # another one is opened for the next call
         self.has_streams = transport.reconnects  # whose messages name their call
@@ -100,15 +101,19 @@ class BackendSession(ClientSession):
         except errors.ConnectionLost:
             self.is_over = True
             raise
-        except errors.ServerError as failure:
-            self.refused(failure)
-            raise
         finally:
             self.calls.pop(call.id, None)
 
-    def refused(self, failure: errors.ServerError) -> None:
-        """It may be another server by now: then the next request negotiates anew. Only HTTP says so, by a status."""
-        self.is_over |= REFUSALS.issuperset((failure.status, failure.code))
+    async def send(self, method: str, params: Params, **options: Any) -> Raw:
+        try:
+            return await super().send(method, params, **options)
+        except errors.ServerError as failure:
+            # It may be another server by now: then the next request negotiates anew. Only HTTP says so, by a status.
+            self.is_over |= REFUSALS.issuperset((failure.status, failure.code))
+            raise
+        except errors.NotSignedIn:
+            self.is_over |= self._asks_auth  # the function that gave the token may have a newer one
+            raise
 
     def _find_call(self) -> "Call | None":
         """The call that the message belongs to: by the HTTP request it came on, else the only one.

@@ -126,7 +126,7 @@ class Proxy(Server):
             raise SetupError(self._listed.problem)
         auth = await call_maybe_async(self._auth, principal) if self._asks_auth else self._auth
         options: Any = {**self._connection, "auth": auth, "capabilities": capabilities}
-        return BackendSession(make_transport(self._listed.target, options), options)
+        return BackendSession(make_transport(self._listed.target, options), options, asks_auth=self._asks_auth)
 
     @asynccontextmanager
     async def _serving(self, lifespan: Callable[[Any], Any] | None, owner: Any) -> AsyncIterator[Any]:
@@ -304,7 +304,6 @@ class Catalogs:
             try:
                 raw = await session.send(listing.method, {} if cursor is None else {"cursor": cursor})
             except ServerError as refused:
-                session.refused(refused)
                 if listing.items and (refused.code == METHOD_NOT_FOUND or refused.status in REFUSALS):
                     session.is_over |= session.has_streams  # it had such a list: perhaps it is another server by now
                 if refused.code == METHOD_NOT_FOUND:
