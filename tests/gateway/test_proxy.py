@@ -557,6 +557,16 @@ async def test_a_crash_in_mid_call(back: str) -> None:
         assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
 
 
+async def test_a_crash_costs_no_call_that_waits_for_its_turn() -> None:
+    command = [sys.executable, str(HERE / "proxied_server.py")]
+    async with through(Proxy(command, protocol_version=OLD, limits=BRISK), OLD, **answers([])) as client:
+        await client.list_tools()
+        calls = [client.call_tool("crash"), *(client.call_tool("add", {"a": n, "b": 0}) for n in range(5))]
+        lost, *others = await asyncio.gather(*calls, return_exceptions=True)
+        assert "was lost during the request" in str(lost)
+        assert [getattr(each, "text", each) for each in others] == ["0", "1", "2", "3", "4"]
+
+
 async def test_a_command_that_does_not_exist() -> None:
     proxy = Proxy(["/no/such/command"], name="calendar", limits=BackendLimits(retry=60))
     proxy.add_tool(lambda: "local", name="local")

@@ -244,7 +244,11 @@ class Backend:
                     pooled.turn.release()
                 raise
             try:
-                yield session
+                if session.is_over:  # since it waits; nothing was sent
+                    async with self.session(caller) as another:
+                        yield another
+                else:
+                    yield session
             finally:
                 pooled.turns += 1
                 pooled.turn.release()
