@@ -27,6 +27,7 @@ from dovetail import (
     Server,
     ServerError,
     SetupError,
+    Text,
     ToolRegistry,
     ToolResult,
     ToolTransform,
@@ -601,11 +602,14 @@ async def test_a_subscription_passes_to_the_server_that_a_freed_uri_leads_to(rev
 
 async def test_the_meta_of_a_backends_tools_has_the_uris_of_the_parent() -> None:
     backend, server = calendar(), new_server("desk")
-    backend.add_tool(lambda: "", name="show", meta={"ui": {"resourceUri": "notes://today"}})
+    meta = {"ui": {"resourceUri": "notes://today"}}
+    backend.add_tool(lambda: ToolResult(content=[Text("", meta=meta)]), name="show", meta=meta)
     server.mount(Proxy(backend), "calendar", only=["show", "notes://*"])
     async with connected(server) as client:
         (tool,) = await client.list_tools()
         assert tool.meta == {"ui": {"resourceUri": "notes://calendar/today"}}
+        [block] = (await client.call_tool("calendar_show")).content
+        assert block.meta == {"ui": {"resourceUri": "notes://calendar/today"}}
 
 
 async def test_the_files_of_a_child_are_listed_as_they_are(tmp_path: Path) -> None:

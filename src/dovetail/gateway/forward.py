@@ -108,7 +108,8 @@ def read_tool_result(tool: types.ToolDefinition, client: Revision, raw: Raw, bac
         "text_copy": False,
     }
     content = _read_content(head.content)
-    has_links = any(isinstance(block, (types.ResourceLink, types.EmbeddedResource)) for block in content)
+    links = types.ResourceLink, types.EmbeddedResource
+    has_links = any(block.meta is not None or isinstance(block, links) for block in content)
     if has_links or _rank[client.name] < _rank[backend.name]:
         return ToolResult(content=content, **parts)
     return PassedResult(content=content, encoded=head.content, **parts)
