@@ -1128,6 +1128,25 @@ async def test_a_mounted_server_may_be_served_by_itself() -> None:
         assert "calendar_add" in await names(other)
 
 
+async def test_rules_may_be_for_a_backend_that_is_not_connected_yet(caplog: pytest.LogCaptureFixture) -> None:
+    inner, server = new_server("inner"), new_server("desk")
+    inner.mount(Proxy(calendar()), "calendar")
+    server.mount(inner, "office", transforms={"calendar_add": ToolTransform(name="enter")})
+    server.disable(names=["office_enter", "office_typo"])
+    assert "nothing has the name or URI 'office_enter' so far" in caplog.text
+    async with connected(server) as client:
+        tools = await names(client)
+        assert tools
+        assert "office_enter" not in tools
+        with pytest.raises(SetupError, match="nothing has the name or URI 'office_typo'"):
+            server.disable(names="office_typo")
+
+
+def test_a_transform_of_a_server_that_has_mounts_must_fit_one_of_its_tools() -> None:
+    with pytest.raises(SetupError, match="names 'calendar_ad', and there is no such tool"):
+        new_server("top").mount(desk(calendar()), transforms={"calendar_ad": ToolTransform(name="enter")})
+
+
 async def test_a_server_without_logging_sends_no_messages_of_its_children() -> None:
     child, messages = new_server("calendar"), list[Any]()
 

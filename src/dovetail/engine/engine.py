@@ -125,7 +125,14 @@ class Engine:
     def visibility_rules(self, where: str, options: "Mapping[str, Any]") -> Rules:
         """The rules of `enable` and `disable`. Raises SetupError if nothing fits them."""
         items = [item for catalog, _ in self._catalogs() for item in catalog.registered.items]
-        return registry.visibility.compile_rules(items, where, **options)
+        return registry.visibility.compile_rules(items, where, more_may_come=self.awaits_lists, **options)
+
+    @property
+    def awaits_lists(self) -> bool:
+        """Whether the lists of a server elsewhere, behind this one or what is mounted in it, are not known yet."""
+        below = [] if self.mounts is None else self.mounts.engines()
+        is_unknown = self.backend_status is not None and self.backend_status().revision is None
+        return is_unknown or any(each.awaits_lists for each in below)
 
     def set_visibility(self, where: str, **options: Any) -> None:
         rules = self.visibility_rules(where, options)

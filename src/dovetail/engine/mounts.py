@@ -294,7 +294,7 @@ class Mounts:
     ) -> None:  # fmt: skip
         """Mount a server or a registry; raises SetupError, and then nothing has changed."""
         where = f"server.mount({'ToolRegistry' if child is None else child.info.name!r})"
-        known = tools.names() if child is None or not child.before_list else None  # else it may not know its tools yet
+        known = tools.names() if child is None or not child.awaits_lists else None
         transforms = naming.checked_transforms(transforms, known, where)
         namespace = naming.checked_namespace(namespace, where)
         choice = VisibilityRule(True, texts(tags, f"{where}: tags"), texts(only, f"{where}: only"))

@@ -1,5 +1,6 @@
 """Rules that enable and disable tools, resources and prompts: the last one that fits an item counts."""
 
+import logging
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any
@@ -9,6 +10,7 @@ from dovetail.protocol.session import Rules, VisibilityRule
 from dovetail.protocol.types import tags_of
 from dovetail.registry.registration import did_you_mean
 
+log = logging.getLogger("dovetail")
 MAX_RULES = 100  # of a session
 MAX_LENGTH = 256  # characters of a tag or name in a rule
 Names = str | Iterable[str]  # one, or several
@@ -38,22 +40,32 @@ def _fits(rule: VisibilityRule, name: str, tags: frozenset[str]) -> bool:
 
 
 def compile_rules(
-    items: Iterable[Any], where: str, *, enabled: bool, tags: Names = (), names: Names = (), only: bool = False
-) -> Rules:
-    """The rules of one call of `enable` or `disable`. Raises SetupError if none of the items fits."""
+    items: Iterable[Any], where: str, *,
+    enabled: bool, tags: Names = (), names: Names = (), only: bool = False, more_may_come: bool = False,
+) -> Rules:  # fmt: skip
+    """The rules of one call of `enable` or `disable`. If none of the items fits, and no more may come: SetupError."""
     known = [_labels(item) for item in items]
     rule = VisibilityRule(enabled, texts(tags, f"{where}: tags"), texts(names, f"{where}: names"))
     if not rule.tags and not rule.names:
         raise SetupError(f'{where} needs tags= or names=; names="*" means all')
-    parts = [("tag", tag, VisibilityRule(enabled, tags=(tag,))) for tag in rule.tags]
-    parts += [("name or URI", name, VisibilityRule(enabled, names=(name,))) for name in rule.names]
+    problem = _misfit(rule, known)
+    if problem and not more_may_come:
+        raise SetupError(f"{where}: {problem}")
+    if problem:
+        log.warning("%s: %s so far; a server whose lists are not known yet may have it", where, problem)
+    return (VisibilityRule(False), rule) if only else (rule,)
+
+
+def _misfit(rule: VisibilityRule, known: list[tuple[str, frozenset[str]]]) -> str:
+    """What of a rule fits nothing that is known; "" if all does."""
+    parts = [("tag", tag, VisibilityRule(True, tags=(tag,))) for tag in rule.tags]
+    parts += [("name or URI", name, VisibilityRule(True, names=(name,))) for name in rule.names]
     for kind, text, part in parts:
         if not any(_fits(part, *labels) for labels in known):
             near = did_you_mean(text, sorted({label for name, tags_ in known for label in (name, *tags_)}))
-            raise SetupError(f"{where}: nothing has the {kind} {text!r}{near}")
-    if not any(_fits(rule, *labels) for labels in known):
-        raise SetupError(f"{where}: nothing has both one of the tags and one of the names; use two calls for either")
-    return (VisibilityRule(False), rule) if only else (rule,)
+            return f"nothing has the {kind} {text!r}{near}"
+    is_fit = any(_fits(rule, *labels) for labels in known)
+    return "" if is_fit else "nothing has both one of the tags and one of the names; use two calls for either"
 
 
 def texts(given: Any, where: str) -> tuple[str, ...]:
