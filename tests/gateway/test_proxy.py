@@ -719,6 +719,14 @@ async def test_a_backend_that_does_not_answer_costs_no_other_list() -> None:
         assert await client.list_tools() == []
 
 
+async def test_a_backend_that_does_not_answer_is_waited_for_once() -> None:
+    limits = BackendLimits(list_wait=2.0)
+    async with Scripted(lambda _: None) as silent, through(Proxy(silent.url, limits=limits)) as client:
+        assert await client.list_tools() == []
+        async with asyncio.timeout(1.9):  # too short to wait once more
+            assert await client.list_prompts() == await client.list_resources() == []
+
+
 async def test_a_call_during_back_off_fails_at_once() -> None:
     limits = BackendLimits(retry=60)
     proxy = Proxy(["/no/such/command"], name="calendar", limits=limits)

@@ -223,6 +223,7 @@ class Catalogs:
         self._expires = 0.0  # as the loop counts
         self._tasks: set[asyncio.Task[Any]] = set()
         self._fetching: asyncio.Task[None] | None = None
+        self._began = 0.0  # when it did
         self._refetching: asyncio.Task[None] | None = None
         self._is_stale = False  # a list has changed since the last fetch began
         self._following: asyncio.Task[None] | None = None
@@ -242,9 +243,10 @@ class Catalogs:
 
     async def fetch(self, context: RequestContext) -> None:
         """Fetch the lists if they are not known or out of date; a backend that is slow goes on in the background."""
-        if asyncio.get_running_loop().time() >= self._expires and not self._backend.in_backoff:
+        now = asyncio.get_running_loop().time()
+        if now >= self._expires and not self._backend.in_backoff:
             fetching = self._fetch_again(caller_of(context, self._questions))
-            await asyncio.wait([fetching], timeout=self._limits.list_wait)
+            await asyncio.wait([fetching], timeout=max(0.0, self._began + self._limits.list_wait - now))
         if context.request.method in ("tools/call", "prompts/get") and not self._is_known:  # it may have such an item
             raise self._backend.unreachable(self._backend.failure or "its lists are not known yet")
 
@@ -258,7 +260,7 @@ class Catalogs:
 
     def _fetch_again(self, caller: Caller = NO_CALLER) -> "asyncio.Task[None]":
         if self._fetching is None or self._fetching.done():
-            self._fetching = self.run(self._fetch(caller))
+            self._fetching, self._began = self.run(self._fetch(caller)), asyncio.get_running_loop().time()
         return self._fetching
 
     async def _fetch(self, caller: Caller) -> None:
