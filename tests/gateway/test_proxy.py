@@ -979,6 +979,22 @@ async def test_a_token_that_has_expired_is_asked_for_again(back: str) -> None:
 
 
 @eras
+async def test_a_caller_that_subscribes_to_much_takes_no_updates_of_others(
+    back: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dovetail.gateway.proxy.MAX_URIS", 2)
+    backend, uri = make_backend(), "notes://all"
+    proxy = Proxy(backend, protocol_version=back)
+    async with as_caller(proxy, "ann") as ann, as_caller(proxy, "bob") as bob, ann.listen(uris=[uri]) as heard:
+        await until(lambda: backend.engine.hub.uris() == ["notes://all"])
+        async with bob.listen(uris=["notes://1", "notes://2", "notes://3"]):
+            await until(lambda: "notes://1" in backend.engine.hub.uris())
+            await settle()
+            backend.notify_resource_updated("notes://all")
+            assert (await asyncio.wait_for(anext(heard), 10)).uri == "notes://all"
+
+
+@eras
 async def test_an_idempotency_key_is_that_of_one_caller(back: str) -> None:
     backend, runs = Server("shop", auth=ApiKeys({"gateway": "key-of-the-gateway"})), list[str]()
 

@@ -50,7 +50,7 @@ FEATURES = ("tools", "resources", "prompts", "completions", "logging")
 MAX_INSTRUCTIONS = 64 * 1024  # characters
 MAX_ITEM_BYTES = 256 * 1024
 MAX_LIST_BYTES = 64 * 1024 * 1024
-MAX_URIS = 1_000  # that are watched
+MAX_URIS = 1_000  # that are watched, the oldest: no caller takes the updates of others by subscribing to many
 FETCH_TIMEOUT = 60.0  # seconds for all lists
 CLIENT_OPTIONS = ("headers", "env", "cwd", "transport", "protocol_version")
 
@@ -413,7 +413,7 @@ class Catalogs:
         await asyncio.sleep(0.01)  # other URIs may follow
         has_streams = is_gap = False
         while self._following is task:  # else a newer one has more URIs
-            uris = sorted(self._engine.hub.uris())[:MAX_URIS]
+            uris = self._engine.hub.uris()[:MAX_URIS]
             if is_gap:
                 self._ready.clear()
                 self._fetch_changed()  # perhaps
