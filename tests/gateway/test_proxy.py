@@ -978,6 +978,31 @@ async def test_a_token_that_has_expired_is_asked_for_again(back: str) -> None:
             assert not proxy.problem
 
 
+async def test_a_backend_that_has_become_older_in_the_session_of_a_caller_runs_once() -> None:
+    backend, runs = make_backend(), list[str]()
+
+    @backend.tool
+    async def confirm(ctx: Context) -> str:
+        runs.append("confirm")
+        return (await ctx.elicit("Sure?", str)).action
+
+    app = backend.asgi()
+
+    async def downgraded(scope: Any, receive: Any, send: Any) -> None:
+        headers = dict(scope.get("headers", ()))
+        if headers.get(b"authorization") != b"Bearer ann" or headers.get(b"mcp-protocol-version") != MODERN.encode():
+            return await app(scope, receive, send)
+        await send({"type": "http.response.start", "status": 400, "headers": []})
+        return await send({"type": "http.response.body", "body": b""})
+
+    async with hosted(downgraded) as url:
+        proxy = Proxy(f"{url}/mcp", auth=lambda principal: "gateway" if principal is None else "ann", timeout=5)
+        async with as_caller(proxy, "ann", **answers([])) as ann:
+            with pytest.raises(ToolError, match="gone back to an older revision"):
+                await ann.call_tool("confirm")
+    assert runs == ["confirm"]
+
+
 @eras
 async def test_a_caller_that_subscribes_to_much_takes_no_updates_of_others(
     back: str, monkeypatch: pytest.MonkeyPatch

@@ -263,6 +263,8 @@ class Call:
         return partial(self._answer, self._questions.read(method, params))
 
     async def _ask_live(self, request: InputRequest[Any]) -> Raw:
+        if self.context.request.revision.input_required:  # asked in another round, the backend would run twice
+            raise errors.QuestionFailed("The server has gone back to an older revision; make the call again")
         return await server_requests_of(self.engine, self.context).request(request, self.engine.options.answer_timeout)
 
     async def _answer(self, request: InputRequest[Any]) -> Raw:
