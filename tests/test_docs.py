@@ -443,6 +443,10 @@ SCENARIOS: dict[str, list[Step]] = {
         call("register", person=ADA, gives=ADA),
         fail("register", person=ADA | {"email": "ada"}, says="an e-mail address has an @"),
     ],
+    "schemas_portable": [
+        call("book", arrival="2026-05-01", nights=2, prices={"key": 1.5}, gives="2 nights from 2026-05-01"),
+        fail("book", arrival="2026-05-01", nights=31, says="nights: must be at most 30, got 31"),
+    ],
     # Here no caller has a token; tests/test_docs_auth.py has them.
     **{f"auth_{name}": [call("whoami", gives="anonymous")] for name in ANONYMOUS_THERE},
     "auth_jwt": [call("whoami", gives={})],

@@ -430,3 +430,32 @@ def test_verbs_in_names_are_understood(server: str) -> None:
     found = check_hints([{"name": name} for name in expected], server)
     guessed = {finding.place.removeprefix("tool "): VERDICTS[finding.rule] for finding in found}
     assert {name: guessed.get(name, "-") for name in expected} == expected
+
+
+def test_portable_shows_what_changes_and_checks_the_tools_as_they_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server("bakery", version="1.0.0")
+
+    @server.tool
+    def bake(weights: dict[str, float], oven: int | None = None) -> str:
+        """Bake.
+
+        Args:
+            weights: Grams of each.
+            oven: Its number.
+        """
+        return "bread"
+
+    run = running(server, monkeypatch)
+    plain = run("lint", "--select", "schema")
+    assert "schema-map" in plain.stdout
+    done = run("lint", "--select", "schema", "--portable")
+    assert done.stdout.splitlines() == [
+        "bake",
+        "  map (weights): an object with an example of a property",
+        "  null (oven): not offered; what is optional can be left out",
+    ]
+    before, after = re.findall(r"about (\d+) tokens", done.stderr)
+    assert before != after
+    document = json.loads(run("lint", "--portable", "--json").stdout)
+    assert [line.partition(" ")[0] for line in document["changes"]["bake"]] == ["map", "null"]
+    assert document["tokens"]["total"] == int(after)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail import engine as lazy
 from dovetail import registry
+from dovetail import schema as lazy_schema
 from dovetail import state as lazy_state
 from dovetail.engine.concurrency import CallLimits, Limit
 from dovetail.engine.dispatch import Layer, Middleware, compile_chain
@@ -28,7 +29,7 @@ from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import ServerCapabilities
 from dovetail.protocol.results import ReadResourceResult, Shaper
 from dovetail.protocol.session import Rules
-from dovetail.protocol.types import IDEMPOTENCY_KEY, Implementation
+from dovetail.protocol.types import IDEMPOTENCY_KEY, Implementation, ToolDefinition
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.tools import Tool
 
@@ -78,6 +79,7 @@ class Engine:
         self.running_steps: set[asyncio.Task[Any]] = set()
         self._store_generation = ""  # as it was last known
         self.tools = tools
+        self._portable: dict[str, tuple[ToolDefinition, ToolDefinition]] = {}  # by name: as it is, and as it is shown
         self._open_limits()
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
         self.prompts: Catalog[Prompt] = Catalog("prompt")
@@ -209,6 +211,17 @@ class Engine:
     def announced_kinds(self) -> list[ChangeKind]:
         """The lists whose changes are announced to a handshake session that begins now."""
         return [kind for kind in LIST_KINDS if kind in self.capabilities.names] if self.options.list_changed else []
+
+    def shown(self, tool: Tool) -> ToolDefinition:
+        """The definition of a tool that clients are shown."""
+        if self.options.schemas == "full":
+            return tool.definition
+        known = self._portable.get(tool.name)
+        if known is None or known[0] is not tool.definition:
+            if len(self._portable) > 2 * len(self.tools):  # names that have gone
+                self._portable.clear()
+            known = self._portable[tool.name] = (tool.definition, lazy_schema.portable.portable_tool(tool.definition))
+        return known[1]
 
     def add_completer(self, kind: str, name: str, argument: str, completer: "Completer") -> None:
         key = (kind, name, argument)

@@ -79,7 +79,7 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
 
     async def handler(engine: "Engine", context: RequestContext) -> Result:
         params: methods.ListParams = context.request.params
-        catalog = catalog_of(engine)
+        catalog, shown = catalog_of(engine), partial(_shown, engine if key == "tools" else None)
         if engine.before_list:
             await engine.fetch_catalogs(context)
         if key == "resources":
@@ -103,16 +103,16 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
                 page = await lazy.access.visible_page(engine, context, snapshot, after, size)
             last = page.next_after
             cursor = None if last is None else encode_cursor(last, scope=key, key=engine.secrets[0], now=now)
-            cached = CachedPage(shaper.page(key, _definitions(page.items), cursor, hint), cursor, now, page.items)
+            cached = CachedPage(shaper.page(key, shown(page.items), cursor, hint), cursor, now, page.items)
             if visibility is not None:  # else it is unknown which callers see the same
                 catalog.cache_page(cache_key, cached, snapshot.version)
-        return results.ListResult(key, partial(_definitions, cached.items), cached.next_cursor, hint, cached.body)
+        return results.ListResult(key, partial(shown, cached.items), cached.next_cursor, hint, cached.body)
 
     return handler
 
 
-def _definitions(items: Sequence[Any]) -> list[Definition]:
-    return [item.definition for item in items]
+def _shown(engine: "Engine | None", items: Sequence[Any]) -> list[Definition]:
+    return [item.definition if engine is None else engine.shown(item) for item in items]
 
 
 def _with_input_required(handler: Handler) -> Handler:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Profile = Literal["spec", "pocket", "reference"]
 ArgumentErrors = Literal["result", "error"]
+Schemas = Literal["full", "portable"]
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 # The options that each profile changes; an option that is given wins over its profile.
@@ -53,6 +54,7 @@ KINDS = {
     "profile": Kind(Profile, " or ".join(PROFILES)),
     "argument_errors": Kind(ArgumentErrors, '"result" or "error"'),
     "output": kinds.OUTPUT,
+    "schemas": Kind(Schemas, '"full" or "portable"'),
     "cache_scope": kinds.SCOPE,
     "declare": Kind(list[Feature], f"a list of some of {', '.join(get_args(Feature))}"),
     "log_level": Kind(LogLevel, f"one of {', '.join(get_args(LogLevel))}"),
@@ -120,6 +122,7 @@ class ServerOptions(TypedDict, total=False):
     argument_errors: ArgumentErrors
     lenient_arguments: bool
     output: OutputPolicy
+    schemas: Schemas
     server_info: bool
     page_size: int
     ttl_ms: int
@@ -166,6 +169,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     argument_errors: ArgumentErrors = "result"
     lenient_arguments: bool = True
     output: OutputPolicy = "auto"
+    schemas: Schemas = "full"  # as clients are shown them; arguments are always read by the full ones
     server_info: bool = True
     page_size: int = 1000
     ttl_ms: int = 0

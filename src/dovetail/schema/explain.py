@@ -231,7 +231,7 @@ _TYPE_NAMES = {
     "array": "an array",
     "object": "an object",
 }
-_FORMATS = {
+FORMATS = {
     "date-time": "a date-time such as 2026-07-28T09:30:00Z",
     "date": "a date such as 2026-07-28",
     "time": "a time such as 09:30:00Z",
@@ -443,7 +443,7 @@ def _limit_text(text: str, keyword: str, part: dict[str, Any], value: Any) -> st
     shown = {"limit": excerpt(limit), "text": str(limit)[:200], "got": excerpt(value)}
     shown |= {"s": "", "ies": "y"} if limit == 1 else {"s": "s", "ies": "ies"}
     shown["size"] = str(len(value)) if isinstance(value, (str, list, tuple, dict)) else ""
-    shown["format"] = _FORMATS.get(str(limit), f"in the format {shown['text']}")
+    shown["format"] = FORMATS.get(str(limit), f"in the format {shown['text']}")
     return text.format(**shown)
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from dovetail import cli
+from dovetail import schema as lazy_schema
 from dovetail.cli.commands import KINDS, fetch_definitions
-from dovetail.cli.given_arguments import get_text
+from dovetail.cli.given_arguments import as_object, get_text
 from dovetail.cli.lint import rules
 from dovetail.cli.lint.schemas import check_schemas
 from dovetail.cli.output import FAILED, align, err, one_line, out, out_json, styled
@@ -32,6 +33,7 @@ Examples:
   dovetail lint server.py --fail-on warning        for CI
   dovetail lint server.py --ignore parameter-description,hint-destructive:delete_note
   dovetail lint http://127.0.0.1:8000/mcp --select schema --json
+  dovetail lint server.py --portable               how schemas="portable" would change it
   dovetail lint --rules                            what is looked for
 
 It ends with 1 if something at or above --fail-on is found. Tokens are an estimate: a quarter of the bytes.
@@ -77,22 +79,31 @@ def _choices(_ctx: click.Context, option: click.Parameter, given: Iterable[str])
     "--ignore", multiple=True, callback=_choices, metavar="RULE[:NAME]",
     help="All but these, or not for the tool NAME. Repeat, or use commas.",
 )  # fmt: skip
+@click.option("--portable", is_flag=True, help="Show what the portable dialect changes, and check the tools in it.")
 @click.option("--rules", is_flag=True, is_eager=True, expose_value=False, callback=_show_rules, help="List the rules.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 async def command(
-    server: ServerTarget, fail_on: str, select: list[rules.RuleChoice], ignore: list[rules.RuleChoice], as_json: bool
-) -> None:
+    server: ServerTarget, fail_on: str, select: list[rules.RuleChoice], ignore: list[rules.RuleChoice], portable: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Find what clients and models will stumble over in what the server at TARGET offers."""
     async with server.started() as running, cli.connect.connected(running) as client:
         catalog = await fetch_catalog(client)
+    before, changes = catalog, dict[str, list[str]]()
+    if portable:
+        catalog, changes = portable_catalog(catalog)
     selected = select or [rules.RuleChoice(rules.RULES)]
     candidates = [found for found in check_catalog(catalog) if rules.is_chosen(found, selected)]
     findings = [found for found in candidates if not rules.is_chosen(found, ignore)]
     if as_json:
-        out_json(report(catalog, findings))
+        out_json(report(catalog, findings) | ({"changes": changes} if portable else {}))
     else:
+        for name, changed in changes.items():
+            out("\n".join([styled(one_line(name, 120), bold=True), *(f"  {one_line(line, 300)}" for line in changed)]))
         for line in report_lines(findings):
             out(line)
+        if portable:
+            err(f"as it is: {token_summary(before)}", dim=True)
         err(token_summary(catalog), dim=True)
         err(summary(findings), bold=True)
     if fail_on != NEVER and rules.at_least(fail_on, findings):
@@ -107,6 +118,17 @@ async def fetch_catalog(client: "Client") -> Catalog:
         server=client.server_info.name if client.server_info else "",
         objects_only=not BY_NAME[client.protocol_version].any_structured_output,
     )
+
+
+def portable_catalog(catalog: Catalog) -> tuple[Catalog, dict[str, list[str]]]:
+    """The tools as `schemas="portable"` shows them, and what it changes, by their names."""
+    tools, changes = [], {}
+    for tool in catalog.tools:
+        schema, changed, note = lazy_schema.portable.portable(as_object(tool.get("inputSchema")))
+        described = "\n\n".join(filter(None, (get_text(tool, "description"), note)))
+        tools.append({**tool, "inputSchema": schema, "description": described})
+        changes[get_text(tool, "name") or "?"] = changed
+    return catalog._replace(tools=tools), {name: lines for name, lines in changes.items() if lines}
 
 
 def check_catalog(catalog: Catalog) -> list[rules.Finding]:
