@@ -55,8 +55,8 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
             return await engine.search.unknown_tool(context)
         raise errors.ProtocolError(f"Unknown tool: {excerpt(params.name)}", code=errors.INVALID_PARAMS)
     if tool.headers and request.headers is not None and not request.revision.handshake and context.served is None:
-        if not context.is_indirect:  # else the client can't know them
-            headers.check_parameters(request.headers, tool.headers, jsonrpc.parse(require_object(params.arguments)))
+        parameters = () if context.is_indirect else tool.headers  # a client that has not seen the tool sends none
+        headers.check_parameters(request.headers, parameters, jsonrpc.parse(require_object(params.arguments)))
     if tool.route is not None and admitted is None:
         if isinstance(tool.route, Idempotency):
             return await lazy.idempotency.call_once(engine, context, tool)

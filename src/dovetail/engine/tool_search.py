@@ -89,8 +89,8 @@ def unwrap_calls(engine: "Engine", inner: "Layer") -> "Layer":
 
 
 async def call_tool(
-    name: Annotated[str, Field(description="The name of the tool, as search_tools gives it")],
-    arguments: Annotated[dict[str, Any], Field(description="Its arguments, as its inputSchema says")] = {},  # noqa: B006
+    name: Annotated[str, Field(description="The name of the tool, as search_tools gives it")],  # noqa: ARG001
+    arguments: Annotated[dict[str, Any], Field(description="As its inputSchema says")] = {},  # noqa: ARG001, B006
 ) -> str:
     """Call a tool of this server that is not in your list. Find it, and its inputSchema, with search_tools first."""
     raise ToolError("call_tool can't call itself; give it the name of a tool that search_tools has found")
@@ -214,7 +214,8 @@ class ToolSearch:
         visibility: Hashable = () if rules is None else lazy.access.visibility(rules, context.principal)
         if rules is not None and (visibility is None or (snapshot, visibility) not in self._views):
             tools = (await lazy.access.visible_page(self._engine, context, snapshot, 0, len(tools))).items
-            visibility = visibility or tuple(tool.name for tool in tools)
+            if visibility is None:  # then the tools themselves tell which callers see the same
+                visibility = tuple(tool.name for tool in tools)
         view = self._views.pop((snapshot, visibility), None)
         if view is None:
             view = View(self._engine, tools, self._short_list(snapshot) if self._is_on(tools) else snapshot)

@@ -4,7 +4,7 @@ import math
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from heapq import nlargest
 from itertools import islice
@@ -18,21 +18,20 @@ MAX_TEXT = 4_000  # characters of one part of a tool
 MAX_WORD = 40  # characters; a longer one is no word of a query
 MAX_QUERY = 400  # characters
 MAX_QUERY_TERMS = 32
-COMMON = (
-    250  # tools: a term of more of them ranks what rarer terms have found, and finds its best ones if there is none
-)
+COMMON = 100  # tools: a term of more of them ranks what rarer ones have found; alone it finds its best tools
 MAX_TOPICS = 12
 
 _words = re.compile(r"[^\W_]+").findall
 _humps = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+").findall  # the parts of a camelCase word
 _is_unspaced = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]").search
 
-STOP_WORDS = frozenset(
-    """a about all also am an and any are as at be been but by can could did do does for from had has have how i if in
+_STOP_WORDS = """
+    a about all also am an and any are as at be been but by can could did do does for from had has have how i if in
     into is it its just let like may me might must my need of on or our out over please s shall should so some t than
     that the their them then there these they this those to too up us use used uses using ve want was we were what when
-    where which who why will with would you your""".split()
-)
+    where which who why will with would you your
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 # Words that APIs use for one another. A term for their group is indexed beside each of them.
 VERBS = (
     "create add make new insert register",
@@ -135,8 +134,8 @@ class SearchIndex:
         self._scores = {term: _ranked(parts, len(tools)) for term, parts in found.items()}  # by term and tool
         self.topics = _topics(tools)
 
-    def search(self, query: str, limit: int, allowed: Collection[int] | None = None) -> list[int]:
-        """The positions of the best tools, the best first; if `allowed` is given, only of those."""
+    def search(self, query: str, limit: int) -> list[int]:
+        """The positions of the best tools, the best first."""
         wanted = dict.fromkeys(islice(terms(query[:MAX_QUERY]), MAX_QUERY_TERMS))
         ranking: dict[int, float] = {}
         for scores in sorted((self._scores[term] for term in wanted if term in self._scores), key=len):
@@ -144,8 +143,7 @@ class SearchIndex:
                 for number in ranking:
                     ranking[number] += scores.get(number, 0.0)
                 continue
-            items = scores.items() if allowed is None else ((n, score) for n, score in scores.items() if n in allowed)
-            for number, score in islice(items, COMMON):
+            for number, score in islice(scores.items(), COMMON):
                 ranking[number] = ranking.get(number, 0.0) + score
         return nlargest(limit, ranking, key=ranking.__getitem__)
 
