@@ -1,6 +1,7 @@
 """Tool search: short lists, who finds what, and calls by `call_tool` that all others see as those of the real tool."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -11,7 +12,6 @@ from dovetail import (
     AuditEvent,
     Client,
     Context,
-    ElicitRequest,
     Field,
     Proxy,
     Request,
@@ -59,7 +59,7 @@ async def listed(client: Client) -> list[str]:
 
 async def search(client: Client, query: str, **more: Any) -> list[str]:
     result = await client.call_tool("search_tools", {"query": query, **more})
-    return [tool["name"] for tool in result.data["tools"]]
+    return [tool["name"] for tool in json.loads(result.content[0].text)["tools"]]
 
 
 async def call(client: Client, name: str, arguments: Any = None) -> Any:
@@ -223,8 +223,6 @@ async def test_middleware_audit_and_limits_see_the_real_tool() -> None:
         with pytest.raises(ToolError, match="no tool 'unheard'"):
             await call(client, "unheard")
     assert [name for name in seen if "/" not in name] == ["once", "once", "unheard"]
-    while len(events) < 3:
-        await asyncio.sleep(0)
     assert [(event.name, event.outcome) for event in events] == [
         ("once", "ok"), ("once", "tool_error"), ("unheard", "tool_error"),
     ]  # fmt: skip
@@ -242,7 +240,7 @@ async def test_middleware_audit_and_limits_see_the_real_tool() -> None:
         ({"name": "create_invoice"}, "Invalid arguments for create_invoice:\n- customer: required"),
         ({"name": "whoami", "arguments": [1]}, "arguments: expected an object, got an array"),
         ({"name": "whoami", "arguments": "[" * 5000 + "]" * 5000}, "arguments: "),
-        ({"name": "whoami", "arguments": '{"a":' * 800 + "1" + "}" * 800}, "arguments: "),
+        ({"name": "whoami", "arguments": '{"a":' * 800 + "1" + "}" * 800}, "nested too deeply"),
         ({"name": 5}, "name: expected a string"),
         ({"name": "create_invoice", "customer": "a"}, "customer: unknown argument"),
         ({}, "name: required"),
@@ -250,12 +248,8 @@ async def test_middleware_audit_and_limits_see_the_real_tool() -> None:
 )
 async def test_arguments_of_call_tool(arguments: dict[str, Any], gives: Any) -> None:
     async with Client(new_server()) as client:
-        try:
-            result: Any = (await client.call_tool("call_tool", arguments)).data
-        except ToolError as refusal:
-            assert gives in str(refusal)
-        else:
-            assert result == gives
+        result = await client.call_tool("call_tool", arguments, raise_on_error=False)
+    assert gives in result.content[0].text if result.is_error else result.data == gives
 
 
 @pytest.mark.parametrize("arguments", [{"query": "a", "limit": 0}, {"query": "a", "limit": 21}, {"limit": 3}])
@@ -276,17 +270,14 @@ async def test_questions_progress_and_idempotency_go_through_call_tool(revision:
         runs.append(answer.data)
         return f"{answer.data} ordered"
 
-    async def answer(request: ElicitRequest) -> dict[str, int]:
-        return {"value": 3}
-
-    reports = []
-    meta = {"dovetail/idempotencyKey": "k" * 40}
-    async with Client(server, protocol_version=revision, on_elicit=answer, principal=GUEST) as client:
+    reports: list[float] = []
+    call_order: Any = {"idempotency_key": "k" * 40, "progress_handler": lambda done, *_: reports.append(done)}
+    answers = {"elicitation_handler": lambda _: 3, "principal": GUEST}
+    async with Client(server, protocol_version=revision, **answers) as client:
         for _ in range(2):
-            result = await client.call_tool(
-                "call_tool", {"name": "order"}, meta=meta, on_progress=lambda *given: reports.append(given)
-            )
-            assert result.data == "3 ordered"
+            assert (await client.call_tool("call_tool", {"name": "order"}, **call_order)).data == "3 ordered"
+        assert (await client.call_tool("order", **call_order)).data == "3 ordered"
+    assert runs == [3]
     assert reports
 
 

@@ -89,11 +89,12 @@ def unwrap_calls(engine: "Engine", inner: "Layer") -> "Layer":
 
 
 async def call_tool(
-    name: Annotated[str, Field(description="The name of the tool, as search_tools gives it")],  # noqa: ARG001
+    name: Annotated[str, Field(description="The name of the tool, as search_tools gives it")],
     arguments: Annotated[dict[str, Any], Field(description="As its inputSchema says")] = {},  # noqa: ARG001, B006
 ) -> str:
     """Call a tool of this server that is not in your list. Find it, and its inputSchema, with search_tools first."""
-    raise ToolError("call_tool can't call itself; give it the name of a tool that search_tools has found")
+    problem = "can't call itself" if name == CALL_TOOL else "can't read arguments that are nested too deeply"
+    raise ToolError(f"call_tool {problem}; give it the name of a tool that search_tools has found, and its arguments")
 
 
 # ── searches ──
