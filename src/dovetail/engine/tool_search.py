@@ -37,7 +37,7 @@ SearchFunction = Callable[[str, Sequence[ToolDefinition], int], Names | Awaitabl
 CALL_TOOL = "call_tool"
 FOUND = ("name", "title", "description", "inputSchema", "annotations")  # what a search gives of each tool
 LAST_NUMBERS = 1 << 63  # behind the tools of all mounts, in lists
-MAX_CACHED_TOOLS = 40_000  # in all views together; an index takes two or three kilobytes for each
+MAX_CACHED_TOOLS = 20_000  # in all views together; an index takes up to six kilobytes for each
 NEAR_NAMES = 3  # in the error for an unknown one
 
 log = logging.getLogger("dovetail")
