@@ -58,7 +58,7 @@ async def listed(client: Client) -> list[str]:
 
 
 async def search(client: Client, query: str, **more: Any) -> list[str]:
-    result = await client.call_tool("search_tools", {"query": query, **more})
+    result: Any = await client.call_tool("search_tools", {"query": query, **more})
     return [tool["name"] for tool in json.loads(result.content[0].text)["tools"]]
 
 
@@ -81,7 +81,7 @@ async def test_a_search_finds_what_the_list_leaves_out_and_it_can_be_called(revi
 
 async def test_what_a_search_gives_of_a_tool() -> None:
     async with Client(new_server()) as client:
-        result = await client.call_tool("search_tools", {"query": "erase"})
+        result: Any = await client.call_tool("search_tools", {"query": "erase"})
         definitions = {tool.name: tool for tool in await client.list_tools()}
     schema = {
         "type": "object",
@@ -92,7 +92,7 @@ async def test_what_a_search_gives_of_a_tool() -> None:
     tool = {"name": "delete_customer", "description": "Erase a customer and all data.", "inputSchema": schema}
     assert result.data == {"tools": [{**tool, "annotations": {"destructiveHint": True}}], "total": 3}
     assert '"name":"delete_customer"' in result.content[0].text
-    hints = {name: definitions[name].annotations for name in PAIR}
+    hints: dict[str, Any] = {name: definitions[name].annotations for name in PAIR}
     assert (hints["search_tools"].read_only_hint, hints["call_tool"].read_only_hint) == (True, False)
     assert (hints["call_tool"].destructive_hint, hints["call_tool"].open_world_hint) == (True, True)
 
@@ -128,7 +128,8 @@ async def test_pages_of_a_short_list() -> None:
     server = new_server(page_size=1)
     server.add_tool(lambda: "", name="last", always_visible=True)
     async with Wire(server, MODERN) as wire:
-        names, cursor = [], None
+        names: list[str] = []
+        cursor = None
         while cursor is not None or not names:
             page = await wire.ask("tools/list", {} if cursor is None else {"cursor": cursor})
             names += [tool["name"] for tool in page["tools"]]
@@ -236,7 +237,7 @@ async def test_middleware_audit_and_limits_see_the_real_tool() -> None:
         ({"name": "whoami"}, "me"),
         ({"name": "whoami", "arguments": None}, "me"),
         ({"name": "call_tool", "arguments": {"name": "whoami"}}, "can't call itself"),
-        ({"name": "invoice_create"}, "Near it are create_invoice"),
+        ({"name": "invoice_create"}, "Near it: create_invoice"),
         ({"name": "create_invoice"}, "Invalid arguments for create_invoice:\n- customer: required"),
         ({"name": "whoami", "arguments": [1]}, "arguments: expected an object, got an array"),
         ({"name": "whoami", "arguments": "[" * 5000 + "]" * 5000}, "arguments: "),
@@ -248,7 +249,7 @@ async def test_middleware_audit_and_limits_see_the_real_tool() -> None:
 )
 async def test_arguments_of_call_tool(arguments: dict[str, Any], gives: Any) -> None:
     async with Client(new_server()) as client:
-        result = await client.call_tool("call_tool", arguments, raise_on_error=False)
+        result: Any = await client.call_tool("call_tool", arguments, raise_on_error=False)
     assert gives in result.content[0].text if result.is_error else result.data == gives
 
 
@@ -272,7 +273,7 @@ async def test_questions_progress_and_idempotency_go_through_call_tool(revision:
 
     reports: list[float] = []
     call_order: Any = {"idempotency_key": "k" * 40, "progress_handler": lambda done, *_: reports.append(done)}
-    answers = {"elicitation_handler": lambda _: 3, "principal": GUEST}
+    answers: Any = {"elicitation_handler": lambda _: 3, "principal": GUEST}
     async with Client(server, protocol_version=revision, **answers) as client:
         for _ in range(2):
             assert (await client.call_tool("call_tool", {"name": "order"}, **call_order)).data == "3 ordered"

@@ -47,18 +47,10 @@ VERBS = (
     "save store upload write",
 )
 NOUNS = (
-    "picture image photo screenshot",
-    "folder directory",
-    "file document",
-    "people person user member account contact",
-    "ticket issue bug task",
-    "repository repo",
-    "meeting event appointment calendar",
-    "mail email",
-    "website site page url link web",
-    "bill invoice",
-    "client customer",
-)
+    "picture image photo screenshot", "folder directory", "file document", "people person user member account contact",
+    "ticket issue bug task", "repository repo", "meeting event appointment calendar", "mail email", "bill invoice",
+    "website site page url link web", "client customer",
+)  # fmt: skip
 
 # Endings, and what is put in their place; a word keeps an ending that leaves too little of it.
 _ENDINGS = {
