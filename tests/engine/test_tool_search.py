@@ -390,3 +390,38 @@ async def test_searches_at_the_same_time_get_the_same() -> None:
     async with Client(server) as client:
         found = await asyncio.gather(*(search(client, "erase") for _ in range(20)))
     assert found == [["delete_customer"]] * 20
+
+
+async def test_a_search_gives_the_schemas_of_the_list() -> None:
+    server = Server("office", tool_search=True, schemas="portable")
+
+    @server.tool
+    def find_room(seats: int | None = None) -> str:
+        return f"room for {seats}"
+
+    async with Client(server) as client:
+        result: Any = await client.call_tool("search_tools", {"query": "find a room"})
+        (tool,) = json.loads(result.content[0].text)["tools"]
+        assert tool["inputSchema"]["properties"]["seats"]["type"] == "integer"
+        assert await call(client, "find_room", {"seats": None}) == "room for None"
+
+
+async def test_a_dead_backend_does_not_take_the_search_with_it() -> None:
+    server = new_server()
+    server.mount(Proxy("http://127.0.0.1:9/mcp", name="dead"), namespace="search")  # whose tools would be search_…
+    async with Client(server) as client:
+        assert (await search(client, "remove customers"))[0] == "delete_customer"
+
+
+async def test_a_cached_result_is_given_to_calls_by_call_tool_too() -> None:
+    server, runs = new_server(), 0
+
+    @server.tool(cache=60)
+    def rate(currency: str) -> int:
+        nonlocal runs
+        runs += 1
+        return runs
+
+    async with Client(server) as client:
+        assert await call(client, "rate", {"currency": "EUR"}) == 1
+        assert (await client.call_tool("rate", {"currency": "EUR"})).data == 1

@@ -407,7 +407,8 @@ class Mounts:
         if self.engine.mount is not None:
             wanted = wanted.removeprefix(self.engine.mount.whole_prefix)  # as it is called here
         catalog: Catalog[Any] = self.engine.prompts if context.request.method == "prompts/get" else self.engine.tools
-        for mount, problem in zip(mounts, problems, strict=True) if catalog.get(wanted) is None else ():
+        is_known = catalog.get(wanted) is not None or wanted in catalog.reserved
+        for mount, problem in zip(mounts, problems, strict=True) if not is_known else ():
             if problem is not None and wanted.startswith(mount.prefix):
                 raise problem  # the backend may have what is called
 

@@ -167,7 +167,7 @@ class ToolSearch:
         if tools is None:
             tools = await view.search(query, limit)
         hint = None if tools else " ".join(["No tool fits; try other words, such as:", *(await view.index()).topics])
-        shaped = (shape_definition(tool.definition, context.request.revision) for tool in tools)
+        shaped = (shape_definition(self._engine.shown(tool), context.request.revision) for tool in tools)
         found = [{key: value for key, value in msgspec.to_builtins(each).items() if key in FOUND} for each in shaped]
         return FoundTools(found, len(view.tools), hint)
 
@@ -223,11 +223,8 @@ class ToolSearch:
         return view
 
     def _is_on(self, tools: Sequence[Tool]) -> bool:
-        shown = (
-            {"name": each.name, "description": each.description, "inputSchema": each.input_schema} for each in tools
-        )
-        budget = self._engine.options.token_budget
-        return self._option is True or any(total > budget for total in accumulate(map(estimate_tokens, shown)))
+        costs = map(estimate_tokens, map(self._engine.shown, tools))
+        return self._option is True or any(total > self._engine.options.token_budget for total in accumulate(costs))
 
     def _short_list(self, snapshot: Snapshot[Tool]) -> Snapshot[Tool]:
         """The list of the search. Its rules are those of the whole one, by which a caller sees this one at all."""

@@ -314,8 +314,10 @@ class PromptDefinition(msgspec.Struct, frozen=True, omit_defaults=True, rename="
 Definition = ToolDefinition | ResourceDefinition | TemplateDefinition | PromptDefinition
 
 
-def estimate_tokens(tool: Mapping[str, Any]) -> int:
+def estimate_tokens(tool: ToolDefinition | Mapping[str, Any]) -> int:
     """Estimate by the bytes of the JSON that models are shown: English prose and JSON have three to five per token."""
+    if isinstance(tool, ToolDefinition):
+        tool = {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
     shown = {key: tool[key] for key in ("name", "description", "inputSchema") if tool.get(key) is not None}
     return -(-len(msgspec.json.encode(shown)) // 4)
 
