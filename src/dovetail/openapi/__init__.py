@@ -1,0 +1,1 @@
+"""OpenAPI: the operations of an HTTP API as the tools of a server."""
