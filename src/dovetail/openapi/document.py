@@ -287,7 +287,7 @@ class _YamlValues:
             if event.anchor not in self._anchors:
                 raise ValueError(f"{_line(event)}: there is no anchor {event.anchor!r} before it")
             return self._anchors[event.anchor]
-        value = _scalar(event) if kind == "ScalarEvent" else {} if kind == "MappingStartEvent" else []
+        value: Any = _scalar(event) if kind == "ScalarEvent" else {} if kind == "MappingStartEvent" else []
         if event.anchor:
             self._anchors[event.anchor] = value
         if kind == "MappingStartEvent":

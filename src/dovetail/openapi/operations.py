@@ -59,7 +59,7 @@ _BASE64 = {"type": "string", "format": "binary", "contentEncoding": "base64"}
 _CONTENT: dict[str, Schema] = {"text": {"type": "string"}, "binary": _BASE64}
 _FLAT = {"type", "properties", "required", "description", "additionalProperties", "default", "deprecated"}
 
-_PATH = re.compile(r"/(?!(.*/)?\.{1,2}(/|$))[^?#\s\\]*")
+_PATH = re.compile(r"(/(?!\.{1,2}(/|#|$))[^/?#\s\\]*)+(#.*)?")  # a fragment tells paths apart, and is not sent
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(;[ -~]*)?")
@@ -155,7 +155,7 @@ def read_operations(
     reader = _Reader(document, report, base_url and _checked_url(base_url, "base_url="), max_description_tokens)
     named = _name_all(entries, names, report)
     operations = []
-    for name, entry in named.items():
+    for name, entry in named:
         try:
             operations.append(reader.read(entry, name))
         except (_Unusable, BadReference) as reason:
@@ -192,7 +192,8 @@ class _Entry(NamedTuple):
 
     @property
     def tags(self) -> list[str]:
-        return [tag for tag in _list(self.node, "tags", self.place) if isinstance(tag, str)]
+        given = self.node.get("tags")
+        return [tag for tag in given if isinstance(tag, str)] if isinstance(given, list) else []
 
 
 def _entries(document: Document, report: Report) -> list[_Entry]:
@@ -205,7 +206,7 @@ def _entries(document: Document, report: Report) -> list[_Entry]:
             continue
         methods = [method for method in METHODS if method in as_object(item)]
         if not isinstance(item, dict) or (methods and not _PATH.fullmatch(path)):
-            report.left_out.append(f"paths.{path}: a path begins with /, has no query and no dots, and is an object")
+            report.left_out.append(f"paths.{path}: a path begins with / and has no query, no spaces and no dots alone")
             continue
         for method in methods:
             if isinstance(item[method], dict):
@@ -239,31 +240,33 @@ def _fits(entry: _Entry, pattern: str) -> bool:
     return fnmatchcase(entry.path if pattern.startswith("/") else entry.id or "", pattern)
 
 
-def _name_all(entries: list[_Entry], names: Names, report: Report) -> dict[str, _Entry]:
-    """The entries by the names of their tools. Raises SetupError for a given name that can't be used."""
-    named: dict[str, _Entry] = {}
-    if isinstance(names, Mapping) and (unknown := names.keys() - {entry.id for entry in entries}):
+def _name_all(entries: list[_Entry], names: Names, report: Report) -> list[tuple[str, _Entry]]:
+    """The entries with the names of their tools. Raises SetupError for a given name that can't be used."""
+    ids = [entry.id for entry in entries if entry.id]
+    if isinstance(names, Mapping) and (unknown := names.keys() - {*ids}):
         word = min(map(str, unknown))
-        raise SetupError(
-            f"names= has {word!r}, and no operation has this operationId{did_you_mean(word, [e.id for e in entries if e.id])}"
-        )
-    own = {entry.place: _given_name(entry, names) for entry in entries}
-    for entry in entries:
-        if name := own[entry.place]:
-            if not _NAME.fullmatch(name):
-                raise SetupError(
-                    f"names= names {entry.place} {name!r}; a name has 1 to 64 letters, digits, _ or -, no digit first"
-                )
-            if name in named:
-                raise SetupError(f"names= gives {name!r} to {named[name].place} and {entry.place}")
-            named[name] = entry
-    for entry in entries:
-        if not own[entry.place]:
-            name = _free(_default_name(entry), named)
-            if name != _default_name(entry):
-                report.notes.append(f"{entry.place}: its tool is called {name}, because the name is taken")
-            named[name] = entry
-    return {name: entry for entry_place in own for name, entry in named.items() if entry.place == entry_place}
+        raise SetupError(f"names= has {word!r}, and no operation has this operationId{did_you_mean(word, ids)}")
+    given = [_given_name(entry, names) for entry in entries]
+    taken: dict[str, _Entry] = {}
+    for name, entry in zip(given, entries, strict=True):
+        if name is None:
+            continue
+        if not _NAME.fullmatch(str(name)):
+            raise SetupError(
+                f"names= names {entry.place} {name!r}; use 1 to 64 letters, digits, _ or -, no digit first"
+            )
+        if name in taken:
+            raise SetupError(f"names= gives {name!r} to {taken[name].place} and {entry.place}")
+        taken[name] = entry
+    named = []
+    for name, entry in zip(given, entries, strict=True):
+        wanted = name or _default_name(entry)
+        free = name or _free(wanted, taken)
+        if free != wanted:
+            report.notes.append(f"{entry.place}: its tool is called {free}, because {wanted} is taken")
+        taken[free] = entry
+        named.append((free, entry))
+    return named
 
 
 def _given_name(entry: _Entry, names: Names) -> str | None:
@@ -273,9 +276,9 @@ def _given_name(entry: _Entry, names: Names) -> str | None:
 
 
 def _default_name(entry: _Entry) -> str:
-    words = re.sub(r"[^A-Za-z0-9_-]+", "_", entry.id or f"{entry.method}{entry.path}").strip("_")
-    name = words if re.match(r"[A-Za-z_]", words) else f"{entry.method}_{words}"
-    return name[:64].rstrip("_")
+    names = (re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_") for text in (entry.id or "", entry.method + entry.path))
+    name = next(filter(None, names))
+    return (name if re.match(r"[A-Za-z_]", name) else f"{entry.method}_{name}")[:64].rstrip("_")
 
 
 def _free(name: str, taken: Container[str], number: int = 2) -> str:
@@ -322,10 +325,8 @@ class _Reader:
         self.texts_cut = 0
         self._requests = Schemas(document, self._describe, report.notes)
         self._responses = Schemas(document, _first_line, report.notes, is_response=True)
-        schemes = document.security_schemes.values()
-        self._keys = {
-            (each.get("in"), str(each.get("name")).lower()) for each in schemes if each.get("type") == "apiKey"
-        }
+        keys = [each for each in document.security_schemes.values() if each.get("type") == "apiKey"]
+        self._keys = {(str(each.get("in")), str(each.get("name")).lower()) for each in keys}
 
     def _describe(self, text: str) -> str:
         shortened = shorten(text, self._bytes)
@@ -359,7 +360,7 @@ class _Reader:
         return Operation(
             name=name,
             method=entry.method.upper(),
-            path=entry.path,
+            path=entry.path.partition("#")[0],
             base_url=base_url,
             definition=definition,
             parameters=parameters,
@@ -377,14 +378,9 @@ class _Reader:
 
     def _security(self, entry: _Entry) -> tuple[Mapping[str, Sequence[str]], ...]:
         holder = entry.node if "security" in entry.node else self._document.spec
+        given = [each for each in _list(holder, "security", entry.place) if isinstance(each, dict)]
         return tuple(
-            {
-                scheme: [scope for scope in scopes if isinstance(scope, str)]
-                for scheme, scopes in each.items()
-                if isinstance(scopes, list)
-            }
-            for each in _list(holder, "security", entry.place)
-            if isinstance(each, dict)
+            {name: scopes if isinstance(scopes, list) else [] for name, scopes in each.items()} for each in given
         )
 
     def _server(self, entry: _Entry) -> str:
@@ -403,7 +399,7 @@ class _Reader:
             raise _Unusable(str(problem)) from None
 
     def _parameters(self, entry: _Entry, arguments: _Arguments) -> Iterator[Parameter]:
-        variables = dict.fromkeys(re.findall(r"\{([^{}]+)\}", entry.path))
+        variables = dict.fromkeys(re.findall(r"\{([^{}]+)\}", entry.path.partition("#")[0]))
         found = self._found_parameters(entry)
         for name in variables:
             found.setdefault(("path", name), ({"name": name, "in": "path", "schema": {"type": "string"}}, entry.base))
@@ -452,7 +448,7 @@ class _Reader:
         if isinstance(text := node.get("description"), str) and (text := self._describe(text)):
             schema = {**schema, "description": text}
         required = place == "path" or node.get("required") is True
-        style = node.get("style") if node.get("style") in STYLES[place] else STYLES[place][0]
+        style = next((style for style in STYLES[place] if style == node.get("style")), STYLES[place][0])
         return Parameter(
             argument=arguments.add(name, place, schema, required=required),
             name=name,
@@ -470,11 +466,13 @@ class _Reader:
         content = as_object(as_object(given).get("content"))
         if not content:
             return None
+        required = given.get("required") is True
         if entry.method in ("get", "head", "trace"):
-            self._report.notes.append(f"{entry.place}: its body is not sent, as {entry.method.upper()} has none")
+            if required:
+                self._report.notes.append(f"{entry.place}: its body is not sent, as {entry.method.upper()} has none")
             return None
         kind, media = _chosen_media(content)
-        node, required = as_object(content[media]), given.get("required") is True
+        node = as_object(content[media])
         schema = (
             self._requests.expand(self._requests.convert(node.get("schema"), base))
             if kind in _STRUCTURED
@@ -540,7 +538,7 @@ def _successful(responses: dict[str, Any]) -> list[Any]:
 
 
 def _list(holder: Any, key: str, where: str) -> list[Any]:
-    value = holder.get(key) or []
+    value = [] if holder.get(key) is None else holder[key]
     if not isinstance(value, list):
         raise _Unusable(f"{where}.{key}: it is no list")
     return value

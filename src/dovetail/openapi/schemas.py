@@ -27,8 +27,13 @@ MAX_LEAF = 300  # bytes of a schema that is whole at the last level that is show
 LEVELS = (24, 10, 8, 6, 5, 4, 3, 2, 1)  # of a schema that are shown: the first of them that fits
 
 _PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
-    **{"string": str, "number": (int, float), "integer": int, "boolean": bool},
-    **{"array": list, "object": dict, "null": type(None)},
+    "string": str,
+    "number": (int, float),
+    "integer": int,
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+    "null": type(None),
 }
 _UNLIKE = frozenset({"time", "duration", "regex", "hostname", "uri-reference", "iri", "iri-reference", "uri-template"})
 _UNLIKE |= {"idn-email", "idn-hostname", "json-pointer", "relative-json-pointer"}  # APIs use these names in other ways
@@ -48,7 +53,7 @@ _KEYWORDS: dict[str, Callable[[Any], bool]] = {  # of requests, with what their 
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _is_count),
     **dict.fromkeys(("format", "pattern", "contentEncoding", "contentMediaType"), lambda value: isinstance(value, str)),
     **dict.fromkeys(("uniqueItems", "deprecated"), lambda value: value is True),
-    **dict.fromkeys(("const", "default"), lambda value: True),
+    **dict.fromkeys(("const", "default"), lambda _: True),
     "enum": lambda value: isinstance(value, list) and bool(value),
     "multipleOf": lambda value: _is_number(value) and value > 0,
 }
@@ -395,7 +400,7 @@ def _open(schema: Schema) -> Schema:
     """A schema that says no more than its type and description; the whole schema if it is small and has no parts."""
     if not schema.keys() & {*_NESTING, "$ref"} and len(msgspec.json.encode(schema)) <= MAX_LEAF:
         return schema
-    kept = {key: schema[key] for key in ("type", "description") if key in schema}
+    kept: Schema = {key: schema[key] for key in ("type", "description") if key in schema}
     if "description" in kept:
         kept["description"] = kept["description"][:100]
     types = kept.get("type", ())
