@@ -31,6 +31,7 @@ LEVELS = {
     "cli": 8,
     "console": 8,
     "gateway": 8,
+    "openapi": 8,
 }
 SAME_LEVEL = {"registry", "state", "auth"}  # they do not import each other
 PURE_STDLIB = {
@@ -44,7 +45,8 @@ WRAPPED = {
     "joserfc": {"dovetail.auth.jose"},
     "httptools": {"dovetail.transports.http11.parser"},
     "uvloop": {"dovetail.transports.serve"},
-    "aiohttp": {"dovetail.client.transports.aiohttp", "dovetail.auth.fetch"},
+    "aiohttp": {"dovetail.client.transports.aiohttp", "dovetail.auth.fetch", "dovetail.openapi.openapi"},
+    "yaml": {"dovetail.openapi.document"},
     "redis": {"dovetail.state.redis"},
 }
 # modules that are loaded only where their package is needed
@@ -147,7 +149,7 @@ def test_only_folders_have_lazy_modules() -> None:
         assert set(offered) == seen, f"{folder}: the type checker sees something else"
     loaders = {module for module, target, _, _ in all_imports() if target == "importlib"}
     # of public names, of folders, of the user's program
-    assert loaders <= {"dovetail", "dovetail.auth", "dovetail.client", "dovetail._lazy", "dovetail.cli.target"}
+    assert loaders <= {"dovetail", "dovetail.auth", "dovetail.client", "dovetail.openapi", "dovetail._lazy", "dovetail.cli.target"}
 
 
 def test_lazy_modules_are_not_loaded_with_a_server() -> None:

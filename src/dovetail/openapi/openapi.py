@@ -394,7 +394,7 @@ class HttpSender:
         proxy, body = find_proxy(origin), bytearray()
         way: dict[str, Any] = {} if proxy is None else {"proxy": proxy.url, "proxy_headers": proxy.headers}
         added = proxy.headers if proxy is not None and origin[0] == "http" else {}
-        url = aiohttp.client.URL(request.url, encoded=True)
+        url = aiohttp.client.URL(request.url, encoded=True)  # type: ignore[attr-defined]  # yarl's
         try:
             async with self._session.request(
                 request.method,
