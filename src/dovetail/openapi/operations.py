@@ -3,13 +3,15 @@
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from dovetail.errors import SetupError
-from dovetail.openapi.document import BadReference, Document, as_object, origin_of
+from dovetail.openapi.document import BadReference, Document, as_object, origin_of, without_secrets
 from dovetail.openapi.schemas import LEVELS, Schema, Schemas
 from dovetail.protocol.types import TAGS_KEY, ToolAnnotations, ToolDefinition
 from dovetail.registry.registration import did_you_mean
@@ -33,6 +35,7 @@ STYLES = {  # by place, the default first
     "path": ("simple", "label", "matrix"),
     "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
     "header": ("simple",),
+    "cookie": ("form",),
 }
 RESERVED_HEADERS = re.compile(  # of the client, of connections and of proxies: never chosen by a model
     r"accept|accept-encoding|content-(type|length|encoding)|authorization|host|cookie2?|set-cookie|connection|keep-alive"
@@ -54,9 +57,8 @@ MEDIA = tuple(  # of bodies, the best first
     )
 )
 _SENT = {"json": "application/json", "text": "text/plain"}  # for a media type with a star
-_STRUCTURED = ("json", "form", "multipart")
 _BASE64 = {"type": "string", "format": "binary", "contentEncoding": "base64"}
-_CONTENT: dict[str, Schema] = {"text": {"type": "string"}, "binary": _BASE64}
+_CONTENT: dict[str, Schema] = {"text": {"type": "string"}, "binary": _BASE64}  # other kinds have a schema
 _FLAT = {"type", "properties", "required", "description", "additionalProperties", "default", "deprecated"}
 
 _PATH = re.compile(r"(/(?!\.{1,2}(/|#|$))[^/?#\s\\]*)+(#.*)?")  # a fragment tells paths apart, and is not sent
@@ -222,11 +224,8 @@ def _choose(entries: list[_Entry], only: Sequence[str]) -> list[_Entry]:
     for pattern in only:
         fitting = [number for number, entry in enumerate(entries) if _fits(entry, pattern)]
         if not fitting:
-            known = [
-                word for each in entries for word in (each.place, each.path, each.id, *map("tag:{}".format, each.tags))
-            ]
-            near = did_you_mean(pattern, [word for word in known if word])
-            raise SetupError(f"only={pattern!r} fits no operation{near}")
+            known = [(each.place, each.path, each.id or "", *map("tag:{}".format, each.tags)) for each in entries]
+            raise SetupError(f"only={pattern!r} fits no operation{did_you_mean(pattern, chain.from_iterable(known))}")
         chosen.update(fitting)
     return [entries[number] for number in sorted(chosen)] if only else entries
 
@@ -252,9 +251,7 @@ def _name_all(entries: list[_Entry], names: Names, report: Report) -> list[tuple
         if name is None:
             continue
         if not _NAME.fullmatch(str(name)):
-            raise SetupError(
-                f"names= names {entry.place} {name!r}; use 1 to 64 letters, digits, _ or -, no digit first"
-            )
+            raise SetupError(f"names= gives {name!r} to {entry.place}; use 1 to 64 letters, digits, _ or -")
         if name in taken:
             raise SetupError(f"names= gives {name!r} to {taken[name].place} and {entry.place}")
         taken[name] = entry
@@ -299,9 +296,9 @@ class _Arguments:
 
     def add(self, name: str, place: str, schema: Schema, *, required: bool) -> str:
         """Add one; returns its name, which differs from the API's if that is taken or not for a tool."""
-        argument = (
-            name if _ARGUMENT.fullmatch(name) else re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")[:64] or "argument"
-        )
+        argument = name
+        if not _ARGUMENT.fullmatch(name):
+            argument = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")[:64] or "argument"
         if argument in self.properties:
             argument = _free(f"{argument[: 63 - len(place)]}_{place}", self.properties)
         self.properties[argument] = schema
@@ -341,13 +338,11 @@ class _Reader:
         body = self._body(entry, arguments)
         bounded = self._requests.bound(arguments.schema, MAX_INPUT)
         if bounded is None:
-            raise _Unusable(
-                f"its arguments need more than {MAX_INPUT:,} bytes of JSON Schema, or references lead in circles"
-            )
+            raise _Unusable(f"its arguments need more than {MAX_INPUT:,} bytes of JSON Schema, or lead in circles")
         if bounded[1]:
             self._report.cut.append(f"{entry.place}: deeper levels of its arguments, which may be anything now")
         if entry.node.get("deprecated") is True:
-            self._report.notes.append(f"{entry.place}: it is deprecated")
+            self._note(entry, "it is deprecated")
         definition = ToolDefinition(
             name=name,
             title=_title(entry.node.get("summary")),
@@ -391,7 +386,7 @@ class _Reader:
         try:
             url = urljoin(origin or "", _filled(holder.get("servers")))
             if origin and origin_of(url) != origin_of(origin):
-                raise _Unusable(f"its server {url[:200]} is at another origin than the document")
+                raise _Unusable(f"its server {without_secrets(url)[:200]} is at another origin than the document")
             return _checked_url(url, "servers")
         except (_Unusable, SetupError, ValueError) as problem:
             if holder is self._document.spec:
@@ -405,25 +400,16 @@ class _Reader:
             found.setdefault(("path", name), ({"name": name, "in": "path", "schema": {"type": "string"}}, entry.base))
         for place in STYLES:
             for (_, key), (node, base) in found.items():
-                if (
-                    node["in"] != place
-                    or (place == "path" and key not in variables)
-                    or (place, key.lower()) in self._keys
-                ):
-                    continue
-                if place == "header" and RESERVED_HEADERS.fullmatch(key):
-                    self._note_required(entry, node)
-                else:
+                if node["in"] != place or (place, key.lower()) in self._keys:
+                    continue  # of another place, or filled by `auth=`
+                if place == "cookie" or (place == "header" and RESERVED_HEADERS.fullmatch(key)):
+                    if node.get("required") is True:
+                        self._note(entry, f"it requires the {place} {node['name']}, which is never an argument")
+                elif place != "path" or key in variables:
                     yield self._parameter(node, base, arguments)
-        for node, _ in found.values():
-            if node["in"] == "cookie" and ("cookie", node["name"].lower()) not in self._keys:
-                self._note_required(entry, node)
 
-    def _note_required(self, entry: _Entry, node: Schema) -> None:
-        if node.get("required") is True:
-            self._report.notes.append(
-                f"{entry.place}: it requires the {node['in']} {node['name']}, which is never an argument"
-            )
+    def _note(self, entry: _Entry, text: str) -> None:
+        self._report.notes.append(f"{entry.place}: {text}")
 
     def _found_parameters(self, entry: _Entry) -> dict[tuple[str, str], tuple[Schema, str]]:
         """The parameters by place and name, with their files; those of the operation replace those of its path."""
@@ -432,9 +418,9 @@ class _Reader:
             for index, given in enumerate(_list(holder, "parameters", where)):
                 node, base = self._document.follow(given, entry.base)
                 name, place = as_object(node).get("name"), as_object(node).get("in")
-                if not isinstance(name, str) or not name or place not in (*STYLES, "cookie"):
+                if not isinstance(name, str) or not name or place not in [*STYLES]:
                     raise _Unusable(
-                        f'{where}.parameters[{index}]: a parameter has a "name", and "in": path, query, header or cookie'
+                        f'{where}.parameters[{index}]: it has no "name", or "in" is none of {", ".join(STYLES)}'
                     )
                 found[place, name.lower() if place == "header" else name] = (node, base)
         return found
@@ -469,58 +455,39 @@ class _Reader:
         required = given.get("required") is True
         if entry.method in ("get", "head", "trace"):
             if required:
-                self._report.notes.append(f"{entry.place}: its body is not sent, as {entry.method.upper()} has none")
+                self._note(entry, f"its body is not sent, as {entry.method.upper()} has none")
             return None
         kind, media = _chosen_media(content)
         node = as_object(content[media])
-        schema = (
-            self._requests.expand(self._requests.convert(node.get("schema"), base))
-            if kind in _STRUCTURED
-            else _CONTENT[kind]
-        )
+        schema = _CONTENT.get(kind) or self._requests.expand(self._requests.convert(node.get("schema"), base))
         sent = _SENT.get(kind, "application/octet-stream") if "*" in media else media
         body = Body(content_type=sent, kind=kind, required=required)
         needed = schema.get("required", ())
-        is_open = (
-            kind not in _STRUCTURED
-            or not schema.get("properties")
-            or schema.keys() - _FLAT
-            or (needed and not required)
-        )
-        if is_open or schema.get("type") != "object":
-            text = given.get("description") or schema.get("description")
-            described = {"description": self._describe(text)} if isinstance(text, str) else {}
-            return msgspec.structs.replace(
-                body, argument=arguments.add("body", "body", {**schema, **described}, required=required)
-            )
+        if not _is_flat(schema) or (needed and not required):  # an optional body is given as a whole, or not at all
+            if isinstance(text := given.get("description"), str) and (text := self._describe(text)):
+                schema = {**schema, "description": text}
+            return replace(body, argument=arguments.add("body", "body", schema, required=required))
         if schema.get("additionalProperties"):
-            self._report.notes.append(f"{entry.place}: further properties of its body can't be given")
+            self._note(entry, "further properties of its body can't be given")
         shown = schema["properties"]
         by_argument = {arguments.add(name, "body", part, required=name in needed): name for name, part in shown.items()}
-        return msgspec.structs.replace(body, properties=by_argument, parts=_parts(node, shown))
+        return replace(body, properties=by_argument, parts=_parts(node, shown))
 
     def _output(self, entry: _Entry) -> Schema | None:
         """The schema of the results: of all successful responses, if it is one object; else None."""
         try:
             found = [self._response(each, entry.base) for each in _successful(as_object(entry.node.get("responses")))]
         except BadReference as reason:
-            self._report.notes.append(f"{entry.place}: its results are not described: {reason}")
+            self._note(entry, f"its results are not described: {reason}")
             return None
-        if (
-            not found
-            or entry.method == "head"
-            or any(each is None or each != found[0] for each in found)
-            or not found[0]
-        ):
+        if entry.method == "head" or not found or not found[0] or any(each != found[0] for each in found):
             return None
         schema = self._responses.expand(self._responses.convert(*found[0]))
         if "object" not in schema.get("type", ()) or not schema.get("properties"):
             return None
         bounded = self._responses.bound({**schema, "type": "object"}, MAX_OUTPUT, LEVELS[:1])
         if bounded is None:
-            self._report.cut.append(
-                f"{entry.place}: its output schema, which has more than {MAX_OUTPUT:,} bytes or too many paths"
-            )
+            self._report.cut.append(f"{entry.place}: its output schema, which is larger than {MAX_OUTPUT:,} bytes")
         return bounded[0] if bounded else None
 
     def _response(self, given: Any, base: str) -> tuple[Any, str] | None:
@@ -535,6 +502,11 @@ def _successful(responses: dict[str, Any]) -> list[Any]:
     """The responses of 2xx; the default one if there are none."""
     found = [responses[status] for status in sorted(responses) if re.fullmatch("2(XX|xx|[0-9]{2})", status)]
     return found or [responses[status] for status in ("default",) if status in responses]
+
+
+def _is_flat(schema: Schema) -> bool:
+    """Whether the properties of a body can be arguments of their own, and nothing of the schema is lost."""
+    return schema.get("type") == "object" and bool(schema.get("properties")) and not schema.keys() - _FLAT
 
 
 def _list(holder: Any, key: str, where: str) -> list[Any]:
@@ -559,14 +531,10 @@ def _parts(media: Schema, properties: dict[str, Schema]) -> dict[str, Part]:
         encoding = as_object(as_object(media.get("encoding")).get(name))
         is_binary = "binary" in (schema.get("format"), as_object(schema.get("items")).get("format"))
         if encoding or is_binary:
-            text, style, explode = (encoding.get(key) for key in ("contentType", "style", "explode"))
-            kind = (
-                text.partition(",")[0].strip()
-                if isinstance(text, str) and _MEDIA_TYPE.fullmatch(text.partition(",")[0].strip())
-                else None
-            )
+            style, explode = encoding.get("style"), encoding.get("explode")
+            media_type = str(encoding.get("contentType")).partition(",")[0].strip()
             parts[name] = Part(
-                content_type=kind,
+                content_type=media_type if _MEDIA_TYPE.fullmatch(media_type) else None,
                 style=style if style in STYLES["query"] else None,
                 explode=explode if isinstance(explode, bool) else style in (None, "form"),
                 allow_reserved=encoding.get("allowReserved") is True,
@@ -590,9 +558,8 @@ def _checked_url(url: str, where: str) -> str:
     except ValueError:
         is_fine = False
     if not is_fine or not _PLAIN_URL.fullmatch(url):
-        raise SetupError(
-            f"{where}: {url[:200]!r} is no http or https URL with a host, and without a user, query and variables"
-        )
+        shown = without_secrets(url)[:200]
+        raise SetupError(f"{where}: {shown!r} is no http or https URL with a host, without user, query and variables")
     return url.rstrip("/")
 
 
@@ -613,7 +580,7 @@ def shorten(text: str, most: int) -> str:
     text = text.strip()
     if len(text.encode()) <= most:
         return text
-    text = text.encode()[: most - 4].decode(errors="ignore")
+    text = text.encode()[: max(most - 4, 0)].decode(errors="ignore")
     ends = [match.end() for match in re.finditer(r"[.!?](?=\s)|\n", text)]
     end = ends[-1] if ends and ends[-1] > len(text) // 2 else text.rfind(" ")
     return (text[:end] if end > 0 else text).rstrip() + " …"

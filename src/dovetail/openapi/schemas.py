@@ -22,7 +22,7 @@ Schema = dict[str, Any]
 MAX_STEPS = 5_000_000  # nodes of one document that are converted, merged or measured
 MAX_LEVELS = 64  # of one schema; below half of it a reference is no longer inlined
 MAX_MERGED_LEVELS = 8  # of properties that are merged by `allOf`
-MAX_PATTERNS = 2_000  # different ones of a document
+MAX_PATTERNS = 1_000  # different ones of a document
 MAX_LEAF = 300  # bytes of a schema that is whole at the last level that is shown
 LEVELS = (24, 10, 8, 6, 5, 4, 3, 2, 1)  # of a schema that are shown: the first of them that fits
 
