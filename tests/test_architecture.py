@@ -149,7 +149,7 @@ def test_only_folders_have_lazy_modules() -> None:
         assert set(offered) == seen, f"{folder}: the type checker sees something else"
     loaders = {module for module, target, _, _ in all_imports() if target == "importlib"}
     # of public names, of folders, of the user's program
-    assert loaders <= {"dovetail", "dovetail.auth", "dovetail.client", "dovetail.openapi", "dovetail._lazy", "dovetail.cli.target"}
+    assert loaders <= {"dovetail", "dovetail.auth", "dovetail.client", "dovetail._lazy", "dovetail.cli.target"}
 
 
 def test_lazy_modules_are_not_loaded_with_a_server() -> None:

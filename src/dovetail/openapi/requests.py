@@ -24,6 +24,7 @@ from dovetail.openapi.operations import Body, Operation, Parameter, Part
 
 JSON, OCTETS = "application/json", "application/octet-stream"
 HEADER_NAME, HEADER_VALUE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"), re.compile(r"[\t -~]*")
+MIN_SECRET = 8  # characters: a shorter one may stand in a body by chance
 RESERVED_HEADERS = {  # they belong to the connection, the body and the credentials
     *("host", "cookie", "authorization", "proxy-authorization", "content-length", "content-type", "transfer-encoding"),
     *("accept-encoding", "connection", "expect", "keep-alive", "te", "trailer", "upgrade"),
@@ -74,9 +75,9 @@ class ApiResponse(Confidential, frozen=True):
         return f"{self.status} {responses[self.status]}" if self.status in responses else str(self.status)
 
     def without(self, secrets: Sequence[str]) -> "ApiResponse":
-        """The response with all secrets of its request blacked out, which some APIs repeat."""
+        """The response with the secrets of its request blacked out, which some APIs repeat."""
         body = self.body
-        for secret in secrets:
+        for secret in (each for each in secrets if len(each) >= MIN_SECRET):
             body = body.replace(secret.encode(), REDACTED.encode())
         return self if body == self.body else msgspec.structs.replace(self, body=body)
 
