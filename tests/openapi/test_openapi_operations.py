@@ -153,6 +153,15 @@ def test_all_of_is_flattened_where_it_can_be() -> None:
     assert kept == {"type": "string", "pattern": "^a", "allOf": [{"pattern": "z$"}]}
 
 
+def test_alternatives_of_required_properties_are_kept() -> None:
+    either = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}},
+        "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+    }
+    assert converted(either)["anyOf"] == [{"required": ["a"]}, {"required": ["b"]}]
+
+
 def test_recursion_is_one_reference() -> None:
     node = {
         "type": "object",

@@ -506,7 +506,8 @@ def _successful(responses: dict[str, Any]) -> list[Any]:
 
 def _is_flat(schema: Schema) -> bool:
     """Whether the properties of a body can be arguments of their own, and nothing of the schema is lost."""
-    return schema.get("type") == "object" and bool(schema.get("properties")) and not schema.keys() - _FLAT
+    is_object = schema.get("type") in ("object", ["object", "null"])
+    return is_object and bool(schema.get("properties")) and not schema.keys() - _FLAT
 
 
 def _list(holder: Any, key: str, where: str) -> list[Any]:
