@@ -32,7 +32,7 @@ RESERVED_HEADERS = {  # they belong to the connection, the body and the credenti
 JSON_TYPE = re.compile(r"[^;,]*[/+]json\s*(;|\Z)", re.IGNORECASE)
 _VARIABLE = re.compile(r"\{([^{}]*)\}")
 _CHARSET = re.compile(
-    r"""(?i)charset=["']?(utf-(?:16|32)|iso-8859-(?:\d|1[0-6])|windows-125\d|shift_jis|euc-jp|gb18030)\b"""
+    r"""(?i)charset=["']?(utf-(?:16|32)|iso-8859-(?:[1-9]|1[013-6])|windows-125[0-8]|shift_jis|euc-jp|gb18030)\b"""
 )
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 _IN_PATHS = "/?!$&'()*+,;=:@%{}"  # of a specification
@@ -206,9 +206,10 @@ def _header(parameter: Parameter, value: Any) -> str:
 
 
 def _path(operation: Operation, filled: list[tuple[Parameter, Any]]) -> str:
+    values = {each.argument: value for each, value in filled}
     texts = {
-        quote(each.name, safe=_IN_PATHS): (each.argument, _path_text(each, value))
-        for each, value in filled
+        quote(each.name, safe=_IN_PATHS): (each.argument, _path_text(each, values.get(each.argument, "")))
+        for each in operation.parameters
         if each.place == "path"
     }
     segments = quote(operation.path, safe=_IN_PATHS).split("/")
