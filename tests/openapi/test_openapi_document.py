@@ -10,6 +10,7 @@ import pytest
 
 from dovetail.errors import SetupError
 from dovetail.openapi.document import BadReference, Document, DocumentLimits
+from dovetail.openapi.operations import read_operations
 
 YAML = """\
 openapi: 3.0.3
@@ -165,3 +166,20 @@ def test_a_document_is_fetched_with_files_of_its_own_origin(origin: str) -> None
         Document.load(f"{origin}/none?key=secret".replace("//", "//me:password@"))
     assert "secret" not in str(raised.value)
     assert "password" not in str(raised.value)
+
+
+def test_servers_of_a_fetched_document_count_at_its_own_origin(origin: str) -> None:
+    def fetch(servers: str, operation: str = "{}") -> dict[str, str]:
+        text = f'{{"openapi": "3.0.0", "servers": {servers}, "paths": {{"/a": {{"get": {{}}, "put": {operation}}}}}}}'
+        Api.pages = {"/docs/openapi.json": (200, text)}
+        operations, report = read_operations(Document.load(f"{origin}/docs/openapi.json"))
+        return {each.method: each.base_url for each in operations} | {"left out": " ".join(report.left_out)}
+
+    assert fetch('[{"url": "v1/"}]')["GET"] == f"{origin}/docs/v1"
+    assert fetch("[]")["GET"] == origin
+    foreign = '[{"url": "https://other.example.com"}]'
+    with pytest.raises(SetupError, match=r"another origin .* base_url="):
+        fetch(foreign)
+    found = fetch("[]", f'{{"servers": {foreign}}}')
+    assert "PUT" not in found
+    assert found["left out"].startswith("PUT /a: its server https://other.example.com")

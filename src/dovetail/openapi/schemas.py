@@ -23,7 +23,8 @@ _json = msgspec.json.encode
 MAX_STEPS = 5_000_000  # nodes of one document that are converted, merged or measured
 MAX_LEVELS = 64  # of one schema; below half of it a reference is no longer inlined
 MAX_MERGED_LEVELS = 8  # of properties that are merged by `allOf`
-MAX_PATTERNS = 1_000  # different ones of a document
+MAX_PATTERNS = 2_000  # different ones of a document
+MAX_BAD_PATTERNS = 50  # of them; each takes milliseconds
 MAX_PATTERN = 1_000  # characters
 MAX_LEAF = 300  # bytes of a schema that is whole at the last level that is shown
 LEVELS = (24, 10, 8, 6, 5, 4, 3, 2, 1)  # of a schema that are shown: the first of them that fits
@@ -89,6 +90,7 @@ class Schemas:
         self._names: dict[str, str] = {}  # of the ones that are kept as `$ref`
         self._references: dict[str, tuple[str, str]] = {}  # by these names: a reference, and the file it is in
         self._patterns: dict[str, bool] = {}
+        self._bad_patterns = 0
         self._measured: dict[tuple[int, int], tuple[int, frozenset[str], Schema]] = {}
         self._level = 0
         self._steps = 0
@@ -241,13 +243,15 @@ class Schemas:
 
     def _is_light(self, pattern: str) -> bool:
         """Whether the validator takes a pattern, and is fast with it."""
-        if pattern not in self._patterns and len(self._patterns) < MAX_PATTERNS:
+        is_allowed = len(self._patterns) < MAX_PATTERNS and self._bad_patterns < MAX_BAD_PATTERNS
+        if pattern not in self._patterns and is_allowed:
             try:
                 is_light = len(pattern) <= MAX_PATTERN and Pattern(pattern, where="").max_text == sys.maxsize
             except SetupError:
                 is_light = False
             self._patterns[pattern] = is_light
             if not is_light:
+                self._bad_patterns += 1
                 self._notes.append(f"the pattern {pattern[:200]} is not checked: it is slow, or of another dialect")
         return self._patterns.get(pattern, False)
 
