@@ -47,13 +47,16 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
     tool = admitted or engine.tools.get(params.name)
     session = request.session
     if admitted is None and (tool is None or (session is not None and session.rules)):
-        tool = await find_item(engine, context, functools.partial(engine.tools.find, params.name))
+        tool = await _find_tool(engine, context, params.name)
     if tool is None or (
         tool.access is not None and admitted is None and not await lazy.access.may_use(engine, context, tool.access)
     ):
+        if engine.search is not None and context.is_indirect and context.served is None:
+            return await engine.search.unknown_tool(context)
         raise errors.ProtocolError(f"Unknown tool: {excerpt(params.name)}", code=errors.INVALID_PARAMS)
     if tool.headers and request.headers is not None and not request.revision.handshake and context.served is None:
-        headers.check_parameters(request.headers, tool.headers, jsonrpc.parse(require_object(params.arguments)))
+        parameters = () if context.is_indirect else tool.headers  # a client that has not seen the tool sends none
+        headers.check_parameters(request.headers, parameters, jsonrpc.parse(require_object(params.arguments)))
     if tool.route is not None and admitted is None:
         if isinstance(tool.route, Idempotency):
             return await lazy.idempotency.call_once(engine, context, tool)
@@ -88,6 +91,12 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
         return failure_result(engine, context, tool, failure)
     finally:
         slots.close()
+
+
+async def _find_tool(engine: "Engine", context: RequestContext, name: str) -> Tool | None:
+    if engine.search is not None and context.served is None and name in engine.search.tools:
+        return engine.search.tools[name]
+    return await find_item(engine, context, functools.partial(engine.tools.find, name))
 
 
 async def find_item(engine: "Engine", context: RequestContext, find: Callable[[Rules], T | None]) -> T | None:

@@ -92,7 +92,9 @@ def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Layer:
         chain = _wrap(each, chain)
     if engine.options.rate_limit:
         chain = lazy.rate_limits.rate_limited(engine, chain)
-    return chain if engine.audit is None else lazy.audit.audited(engine.audit, chain)
+    if engine.audit is not None:
+        chain = lazy.audit.audited(engine.audit, chain)
+    return chain if engine.search is None else lazy.tool_search.unwrap_calls(engine, chain)
 
 
 def _wrap(middleware: Middleware, inner: Layer) -> Layer:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from dovetail.engine.request_state import Sealer
     from dovetail.engine.result_cache import ResultCache
     from dovetail.engine.server_requests import UrlElicitations
+    from dovetail.engine.tool_search import ToolSearch
     from dovetail.registry.prompts import Completer, Prompt
     from dovetail.state.base import StateBackend
 
@@ -87,8 +88,9 @@ class Engine:
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self.hub = Hub(self._watch)
         self.audit: AuditTrail | None = lazy.audit.AuditTrail(self) if options.audit is not False else None
+        self.search: ToolSearch | None = None if options.tool_search is False else lazy.tool_search.ToolSearch(self)
         self._middleware: list[Middleware] = []
-        has_own_middleware = options.rate_limit or self.audit is not None
+        has_own_middleware = options.rate_limit or self.audit is not None or self.search is not None
         self.chain: Layer | None = compile_chain(self, ()) if has_own_middleware else None
         self.unconditional_methods: frozenset[str] = frozenset()  # need no check of capabilities; none until known
         self._capabilities: ServerCapabilities | None = None

@@ -162,7 +162,8 @@ class Mount:
         key = copy.name if kind in ("tools", "prompts") else normalize_uri(copy.uri) if kind == "direct" else copy.uri
         elder = self._targets[kind].find(key)
         route = None if elder is None else route_of(elder)
-        if key in taken or (elder is not None and (route is None or route.mount is not self)):
+        is_taken = key in taken or key in self._targets[kind].reserved
+        if is_taken or (elder is not None and (route is None or route.mount is not self)):
             owner = self.name if key in taken else self.parent.info.name if route is None else route.mount.name
             one = f"the {self.sources[kind].noun} {item.definition.name!r} of {self.name!r}"
             fix = "mount it with another namespace=, or choose with only="

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dovetail.auth.principal import Verifier, VerifyFunction
     from dovetail.auth.settings import Auth
     from dovetail.engine.audit import AuditFunction
+    from dovetail.engine.tool_search import SearchFunction
     from dovetail.registry.registration import Rate
 
 Profile = Literal["spec", "pocket", "reference"]
@@ -47,7 +48,7 @@ KINDS = {
     **dict.fromkeys(("audit_arguments", "mask_error_details"), kinds.SWITCH),
     **dict.fromkeys(("page_size", "max_concurrency", "max_threads", "max_message_bytes"), kinds.POSITIVE_COUNT),
     "state_quota": kinds.POSITIVE_COUNT,
-    **dict.fromkeys(("max_queue", "ttl_ms"), kinds.COUNT),
+    **dict.fromkeys(("max_queue", "ttl_ms", "token_budget"), kinds.COUNT),
     **dict.fromkeys(("timeout", "initialize_timeout"), kinds.LIMIT_SECONDS),
     **dict.fromkeys(("answer_timeout", "state_ttl"), UP_TO_A_YEAR),
     "profile": Kind(Profile, " or ".join(PROFILES)),
@@ -134,6 +135,8 @@ class ServerOptions(TypedDict, total=False):
     audit: "bool | AuditFunction"
     audit_arguments: bool
     mask_error_details: bool
+    tool_search: "bool | Literal['auto'] | SearchFunction"
+    token_budget: int
     # limits
     timeout: float | None
     answer_timeout: float
@@ -179,6 +182,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     audit: "bool | AuditFunction" = False  # an event for each request that does something: to the log, or to a function
     audit_arguments: bool = True  # whether such an event shows the arguments
     mask_error_details: bool | None = None  # None: yes, but not in process, nor for `dovetail dev`
+    tool_search: "bool | Literal['auto'] | SearchFunction" = False  # "auto" and a function: by the budget
+    token_budget: int = 20_000  # for all tools that a caller sees; if they cost more, it has to search for them
     timeout: float | None = None  # seconds for a call, unless the tool has its own
     answer_timeout: float = 3600.0  # seconds that a question to a client is good for, unless it has its own
     max_concurrency: int = 1000  # calls of all tools together
@@ -199,6 +204,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise SetupError(f"Server: lifespan={given['lifespan']!r} is not callable; give it a function")
         if not isinstance(given.get("audit", False), bool) and not callable(given["audit"]):
             raise SetupError(f"Server: audit={given['audit']!r} is not possible; it must be True, False or a function")
+        search = given.get("tool_search", False)
+        if not (isinstance(search, bool) or search == "auto" or callable(search)):
+            problem = f"Server: tool_search={search!r} is not possible"
+            raise SetupError(f'{problem}; it must be True, False, "auto" or a function of query, tools and limit')
         is_given = "secret" in given
         secrets = checked_secrets(given["secret"], "Server: secret") if is_given else secrets_from_env(os.environ)
         rates = parse_rates(given["rate_limit"], "Server") if "rate_limit" in given else ()

@@ -145,6 +145,7 @@ class RequestContext(msgspec.Struct, eq=False):
     outlives_connection: bool = False  # its client will make it again, so a disconnect does not cancel it
     original_params: Any = None  # as they came, once a middleware may have changed those of the request
     served: "Engine | None" = None  # the server that the client knows, once a mounted one has the request
+    is_indirect: bool = False  # the client has called `call_tool`, and the request is now for the tool that it named
     _cancellation: Cancellation | None = None
 
     __repr__ = object.__repr__  # its parts hold the headers of the request, and the token in them

@@ -314,6 +314,12 @@ class PromptDefinition(msgspec.Struct, frozen=True, omit_defaults=True, rename="
 Definition = ToolDefinition | ResourceDefinition | TemplateDefinition | PromptDefinition
 
 
+def estimate_tokens(tool: Mapping[str, Any]) -> int:
+    """Estimate by the bytes of the JSON that models are shown: English prose and JSON have three to five per token."""
+    shown = {key: tool[key] for key in ("name", "description", "inputSchema") if tool.get(key) is not None}
+    return -(-len(msgspec.json.encode(shown)) // 4)
+
+
 def tags_of(definition: Definition) -> frozenset[str]:
     """The tags in `_meta`, which may come from another server."""
     tags = (definition.meta or {}).get(TAGS_KEY)

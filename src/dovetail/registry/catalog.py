@@ -77,6 +77,7 @@ class Catalog(Generic[T]):
         self._disabled: dict[str, T] = {}
         self._numbers: dict[str, int] = {}  # of all items
         self.rules: Rules = ()  # of `server.enable` and `server.disable`
+        self.reserved: frozenset[str] = frozenset()  # names of the server's own tools, which are in no catalog
         self._snapshot: Snapshot[T] | None = None
         self._snapshots: dict[Rules, Snapshot[T]] = {}
         self._cached_bytes = 0
@@ -99,10 +100,18 @@ class Catalog(Generic[T]):
 
     def add(self, name: str, item: T, *, where: str = "") -> None:
         """Add an item. Raises SetupError for a name that is taken; `where` names the function for the message."""
+        if name in self.reserved:
+            raise SetupError(f"{where or self.noun}: {_reserved(name)}")
         if not self.swap((), {name: item}):
             taken = f"there is already a {self.noun} {name!r}; remove it first or choose another name"
             raise SetupError(f"{where}: {taken}" if where else taken)
         self._announce()
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Let no item have these names. Raises SetupError if one has."""
+        self.reserved = frozenset(names)
+        for name in sorted(self.reserved & self._numbers.keys()):
+            raise SetupError(f"{self.noun} {name}: {_reserved(name)}")
 
     def replace(self, name: str, item: T) -> None:
         """Replace an item by a new version, which keeps its number; no listener is called."""
@@ -178,7 +187,7 @@ class Catalog(Generic[T]):
             numbers = {
                 name: (block << BLOCK_BITS) + position
                 for position, name in enumerate(new)
-                if name in before or not (name in old or name in self._numbers)
+                if name in before or not (name in old or name in self._numbers or name in self.reserved)
             }
             other = {name: new[name] for name in numbers if name not in before or new[name] is not old[name]}
             for name in before.keys() - numbers.keys():
@@ -261,6 +270,10 @@ class Catalog(Generic[T]):
         self._snapshots.clear()
         self._cached_bytes = 0
         self.pages.clear()
+
+
+def _reserved(name: str) -> str:
+    return f"the name {name!r} is taken by the server's tool_search=; choose another one"
 
 
 def check_name(name: str, where: str) -> str:

@@ -77,7 +77,7 @@ OUTPUT = Kind(OutputPolicy, '"auto", "text", "structured" or "both"')
 KINDS = {
     **dict.fromkeys(("name", "title", "description", "mime_type"), TEXT),
     **dict.fromkeys(("tags", "requires", "unsafe"), NAMES),
-    **dict.fromkeys(("thread", "structured_output", "cache_shared"), SWITCH),
+    **dict.fromkeys(("thread", "structured_output", "cache_shared", "always_visible"), SWITCH),
     **dict.fromkeys(("size", "ttl_ms"), COUNT),
     "meta": Kind(dict[str, Any], "a dict with string keys"),
     "timeout": LIMIT_SECONDS,

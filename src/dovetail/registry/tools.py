@@ -43,6 +43,7 @@ class CommonToolOptions(registration.CommonOptions, total=False):
     cache: float
     cache_shared: bool
     transform: "ToolTransform"
+    always_visible: bool
 
 
 class ToolOptions(CommonToolOptions, total=False):
@@ -71,6 +72,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     headers: tuple[HeaderParameter, ...] = ()
     choices: Mapping[str, Sequence[str]] = {}  # arguments whose values are a closed set, for completion
     rewriter: "Rewriter | None" = None  # makes a client's arguments those of the tool that a mount calls
+    always_visible: bool = False  # whether lists show it where callers have to search for others
 
     @property
     def name(self) -> str:
@@ -161,6 +163,7 @@ def compile_tool(
         headers=headers,
         choices=closed_choices(arguments.schema),
         route=reuse,
+        always_visible=options.get("always_visible", False),
     )
     return tool if transform is None else registry.transforms.transform_tool(tool, transform, info.where)
 

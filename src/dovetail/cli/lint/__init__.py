@@ -1,6 +1,5 @@
 """`dovetail lint`: checks the definitions of a server for what clients refuse and models misread."""
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -15,6 +14,7 @@ from dovetail.cli.lint import rules
 from dovetail.cli.lint.schemas import check_schemas
 from dovetail.cli.output import FAILED, align, err, one_line, out, out_json, styled
 from dovetail.cli.shared_options import ServerCommand, ServerTarget, server_options
+from dovetail.protocol import types
 from dovetail.protocol.revisions import BY_NAME
 
 if TYPE_CHECKING:
@@ -135,13 +135,10 @@ def _findings(catalog: Catalog) -> Iterator[rules.Finding]:
 
 
 def estimate_tokens(tool: Mapping[str, Any]) -> int:
-    """Estimate by the bytes of the JSON that models are shown: English prose and JSON have three to five per token."""
-    shown = {key: tool[key] for key in ("name", "description", "inputSchema") if key in tool}
     try:
-        text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
-    except RecursionError:
+        return types.estimate_tokens(tool)
+    except (RecursionError, UnicodeEncodeError):
         return TOOL_TOKENS + 1
-    return -(-len(text.encode(errors="replace")) // 4)
 
 
 def report_lines(findings: Sequence[rules.Finding]) -> list[str]:

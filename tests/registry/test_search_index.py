@@ -1,0 +1,154 @@
+"""The search index: words and their forms, what counts most, languages, catalogs with words that all tools share."""
+
+from typing import Any
+
+import pytest
+
+from dovetail import ToolDefinition
+from dovetail.registry.search_index import SearchIndex, stem
+
+
+def tool(name: str, description: str = "", *arguments: str, **fields: Any) -> ToolDefinition:
+    schema = {"type": "object", "properties": {argument: {"type": "string"} for argument in arguments}}
+    return ToolDefinition(name=name, description=description, input_schema=schema, **fields)
+
+
+def found(tools: list[ToolDefinition], query: str, limit: int = 5) -> list[str]:
+    return [tools[number].name for number in SearchIndex(tools).search(query, limit)]
+
+
+@pytest.mark.parametrize(
+    "forms",
+    [
+        "create creates created creating creation creator",
+        "delete deletes deleted deleting deletion",
+        "notify notifies notification notifications",
+        "subscribe subscribes subscription subscriptions",
+        "deploy deploys deployed deploying deployment",
+        "translate translation translator",
+        "run running runs",
+        "branch branches",
+        "category categories",
+        "address addresses",
+        "day daily days",
+        "merge merged merging merges",
+    ],
+)
+def test_forms_of_a_word_have_one_stem(forms: str) -> None:
+    assert len({stem(form) for form in forms.split()}) == 1
+
+
+@pytest.mark.parametrize("words", ["status state", "user use", "custom customer", "app apply", "issue is", "new news"])
+def test_other_words_keep_their_own(words: str) -> None:
+    first, second = words.split()
+    assert stem(first) != stem(second) or words == "new news"
+
+
+@pytest.mark.parametrize("query", ["pull request", "PullRequest", "pull-request", "pull_requests", "PULL REQUESTS?"])
+@pytest.mark.parametrize("name", ["createPullRequest", "create_pull_request", "create.pull-request"])
+def test_names_are_split_in_every_style(name: str, query: str) -> None:
+    assert found([tool("unrelated"), tool(name)], query) == [name]
+
+
+def test_every_part_of_a_tool_is_searched() -> None:
+    tools = [
+        tool("one", "Weather of a city"),
+        tool("two", "", "thermometer"),
+        tool("three", title="Barometer"),
+        tool("four", meta={"dovetail/tags": ["rainfall"]}),
+        tool("hygrometer"),
+    ]
+    queries = {
+        "weather": "one",
+        "thermometers": "two",
+        "barometer": "three",
+        "rainfall": "four",
+        "hygrometer": "hygrometer",
+    }
+    assert {query: found(tools, query) for query in queries} == {query: [name] for query, name in queries.items()}
+
+
+def test_a_name_counts_more_than_a_description_and_that_more_than_an_argument() -> None:
+    tools = [tool("a", "", "invoice"), tool("b", "One invoice"), tool("invoice")]
+    assert found(tools, "invoice") == ["invoice", "b", "a"]
+
+
+def test_words_for_the_same_are_found_behind_the_word_itself() -> None:
+    tools = [tool("remove_label"), tool("delete_label"), tool("create_label")]
+    assert found(tools, "delete a label")[:2] == ["delete_label", "remove_label"]
+    assert found(tools, "erase") == ["remove_label", "delete_label"]
+
+
+def test_other_languages() -> None:
+    tools = [
+        tool("menu", "Zeigt das Menü im Café"),
+        tool("weather", "查询城市的天气"),
+        tool("mail", "Отправить письмо"),
+    ]
+    assert [found(tools, query) for query in ("cafe menu", "天气", "ПИСЬМО")] == [["menu"], ["weather"], ["mail"]]
+
+
+def test_words_that_all_tools_share_rank_what_rarer_words_find() -> None:
+    verbs = ("get", "delete", "update")
+    tools = [tool(f"{verb}_thing{number}", "A thing of this account") for number in range(400) for verb in verbs]
+    assert found(tools, "delete thing77 of the account")[0] == "delete_thing77"
+    assert found(tools, "get thing77")[0] == "get_thing77"
+    assert len(found(tools, "get the things of an account", 20)) == 20
+
+
+@pytest.mark.parametrize("query", ["", "   ", "the of and", "zzz", "_", "\0", "💥", "x" * 10_000, "\ud800"])
+def test_what_fits_nothing_finds_nothing(query: str) -> None:
+    assert found([tool("get_invoice", "Get an invoice")], query) == []
+    assert found([], query) == []
+
+
+def test_a_long_query_is_read_in_part() -> None:
+    tools = [tool("get_invoice"), tool("get_order")]
+    assert found(tools, "invoice " + "order " * 10_000)[0] in ("get_invoice", "get_order")
+    assert found(tools, "x " * 300 + "invoice") == []
+
+
+def test_tools_of_others_may_be_of_any_shape() -> None:
+    odd = [
+        ToolDefinition(name="list_props", input_schema={"properties": ["a"]}),
+        ToolDefinition(name="x" * 128, input_schema={}, description="word " * 100_000),
+    ]
+    assert found(odd, "props") == ["list_props"]
+
+
+def test_topics_are_tags_or_the_things_in_names() -> None:
+    assert SearchIndex([tool("get_invoice"), tool("delete_invoice"), tool("list_teams")]).topics == ["invoice", "teams"]
+    tagged = [tool("a", meta={"dovetail/tags": ["money"]}), tool("b", meta={"dovetail/tags": ["money", "admin"]})]
+    assert SearchIndex(tagged).topics == ["money", "admin"]
+
+
+OFFICE = [
+    tool("room_book", "Reserve a conference room for some hours", "room", "start", "end"),
+    tool("room_free", "Which conference rooms are available", "start", "end"),
+    tool("leave_request", "Ask for vacation days", "first_day", "last_day"),
+    tool("leave_balance", "How many vacation days an employee has left", "employee"),
+    tool("expense_submit", "Hand in a receipt for reimbursement", "amount", "receipt"),
+    tool("expense_status", "State of a reimbursement", "expense_id"),
+    tool("badge_block", "Deactivate the badge of an employee who lost it", "badge_id"),
+    tool("lunch_menu", "What the canteen serves on a day", "day"),
+    tool("printer_list", "All printers of a floor", "floor"),
+    tool("wifi_guest_create", "Make a wireless password for a visitor", "visitor"),
+]
+
+
+@pytest.mark.parametrize(
+    ("question", "name"),
+    [
+        ("I need a conference room tomorrow at ten", "room_book"),
+        ("are there any rooms available this afternoon?", "room_free"),
+        ("take some vacation in July", "leave_request"),
+        ("how many days of vacation do I have left", "leave_balance"),
+        ("get reimbursed for a taxi receipt", "expense_submit"),
+        ("somebody lost their badge, deactivate it", "badge_block"),
+        ("what is served for lunch", "lunch_menu"),
+        ("printers near me on this floor", "printer_list"),
+        ("give visitors a password for the wireless", "wifi_guest_create"),
+    ],
+)
+def test_questions_in_plain_words_find_their_tool(question: str, name: str) -> None:
+    assert name in found(OFFICE, question, 2)
