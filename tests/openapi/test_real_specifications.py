@@ -1,0 +1,118 @@
+"""Real OpenAPI specifications: each is imported whole, passes the lint, and its tools make requests that fit it.
+
+The judge of the requests is openapi-core, which knows nothing of Dovetail. The short form takes 200 operations in all,
+the long form 200 of each specification.
+"""
+
+import functools
+import json
+import socket
+import time
+from random import Random
+from typing import Any
+
+import fetch_specifications
+import pytest
+from specification_judge import Arrived, operations, problems, recording
+
+import missing
+from dovetail import Client
+from dovetail.cli.lint import check_catalog, fetch_catalog
+from dovetail.cli.lint.rules import ERROR
+from dovetail.openapi import OpenApi
+from random_values import RandomValues
+
+SPECIFICATIONS = tuple(fetch_specifications.SPECIFICATIONS)
+SHORT, LONG = 200 // len(SPECIFICATIONS), 200
+OF_ALL_TOOLS = {"tool-count-limit"}  # an error of no tool: large catalogues are what tool search is for
+HANG = 60  # seconds for an import; only a hang needs them. What it really takes is measured by the benchmarks
+
+
+@pytest.fixture(autouse=True)
+def _demand_specifications() -> None:
+    missing.demand(fetch_specifications.why_missing())
+
+
+@functools.cache
+def listener() -> socket.socket:
+    """The address of the API, for all tests of a process."""
+    return socket.create_server(("127.0.0.1", 0))
+
+
+@functools.cache
+def spec_of(name: str) -> dict[str, Any]:
+    return json.loads(fetch_specifications.path_of(name).read_bytes())
+
+
+def possible(name: str) -> list[tuple[str, str]]:
+    """Operations that a request can be made for: Box tells some apart by a fragment, which is never sent."""
+    return [(method, path) for method, path in operations(spec_of(name)) if "#" not in path]
+
+
+@functools.cache
+def imported(name: str) -> OpenApi:
+    port = listener().getsockname()[1]
+    return OpenApi(fetch_specifications.path_of(name), base_url=f"http://127.0.0.1:{port}", name=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPECIFICATIONS)
+def test_every_operation_becomes_a_tool(name: str) -> None:
+    began = time.monotonic()
+    report = imported(name).report
+    assert time.monotonic() - began < HANG
+    assert report.tools == len(possible(name)), report.left_out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPECIFICATIONS)
+async def test_every_tool_passes_the_lint(name: str) -> None:
+    async with Client(imported(name)) as client:
+        catalog = await fetch_catalog(client)
+    assert len(catalog.tools) == imported(name).report.tools
+    errors = [found for found in check_catalog(catalog) if found.level == ERROR]
+    assert [found for found in errors if found.rule not in OF_ALL_TOOLS] == []
+
+
+async def requested(client: Client, tool: str, arguments: dict[str, Any], seen: list[Arrived]) -> Arrived:
+    """The one request that a tool makes of its arguments."""
+    seen.clear()
+    result = await client.call_tool(tool, arguments, raise_on_error=False)
+    assert len(seen) == 1, f"{arguments} made {len(seen)} requests: {result.text}"
+    return seen[0]
+
+
+async def check_requests(name: str, count: int) -> None:
+    """A random request of so many operations, or of all if there are fewer."""
+    spec = spec_of(name)
+    everything = possible(name)
+    chosen = Random(name).sample(everything, min(count, len(everything)))
+    tools = {f"{method}_{everything.index((method, path))}": (method, path) for method, path in chosen}
+    names = {operation: tool for tool, operation in tools.items()}
+    api = OpenApi(
+        spec,
+        base_url=f"http://127.0.0.1:{listener().getsockname()[1]}",
+        only=[f"{method.upper()} {path}" for method, path in chosen],
+        names=lambda _, method, path: names[method.lower(), path],
+        name=name,
+    )
+    found = []
+    async with recording(listener()) as seen, Client(api) as client:
+        for tool in await client.list_tools():
+            method, path = tools[tool.name]
+            arguments = RandomValues(tool.input_schema, f"{method} {path}").next()
+            arrived = await requested(client, tool.name, arguments, seen)
+            found += [f"{method} {path} {arguments}: {each}" for each in problems(spec, path, arrived)]
+    assert not found, f"{len(found)} of {len(chosen)}:\n" + "\n".join(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPECIFICATIONS)
+async def test_requests_fit_the_specification(name: str) -> None:
+    await check_requests(name, SHORT)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", SPECIFICATIONS)
+async def test_many_requests_fit_the_specification(name: str) -> None:
+    await check_requests(name, LONG)
