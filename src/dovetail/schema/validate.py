@@ -62,7 +62,7 @@ def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield keyword, argument
 
 
-def _holds_more_than(most: int, value: Any) -> bool:
+def holds_more_than(most: int, value: Any) -> bool:
     """Whether the encoded value has more nodes; a shared object counts each time."""
     count, stack = 1, [value]
     while stack and count <= most:
@@ -112,7 +112,7 @@ class SchemaDocument:
             return schema
         if not isinstance(schema, Mapping):
             raise self._refuse(f"a JSON Schema is a dict or a bool, not {type(schema).__name__}")
-        if _holds_more_than(self.limits.bytes, schema):  # each takes at least a byte
+        if holds_more_than(self.limits.bytes, schema):  # each takes at least a byte
             raise self._refuse("the schema is too large, or contains itself")
         try:
             encoded = msgspec.json.encode(dict(schema))

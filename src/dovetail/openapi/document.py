@@ -1,0 +1,328 @@
+"""OpenAPI documents: loaded from a file, a URL or a dict within bounds; their references, and their other files.
+
+A reference leads to files in the folder of the document, or to its own origin. Nothing else is opened or fetched.
+"""
+
+import os
+import queue
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urljoin, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+import msgspec
+
+from dovetail.errors import SetupError
+from dovetail.schema.explain import excerpt
+from dovetail.schema.validate import holds_more_than
+
+Spec = dict[str, Any]
+Source = str | os.PathLike[str] | Mapping[str, Any]
+
+_URL = re.compile(r"https?://", re.IGNORECASE)
+_SECRET = re.compile(r"(?<=//)[^/@]*@")  # the user and password of a URL
+_YAML_NAME = re.compile(r"\.ya?ml\Z", re.IGNORECASE)
+_SEPARATORS = (b",", b"\n", b"[", b"{", b"- ", b": ")  # each value has one of them before it
+_VERSION = re.compile(r"3\.[012](\..*)?")
+_MAX_HOPS = 32  # from reference to reference
+
+
+class DocumentLimits(msgspec.Struct, frozen=True):
+    """How large a document and its other files may be, and how long they may take."""
+
+    bytes: int = 32 * 1024 * 1024  # of all files
+    nodes: int = 3_000_000  # of one file; an alias of YAML counts each time
+    depth: int = 100  # of YAML
+    files: int = 100
+    seconds: float = 30.0  # for all that is fetched
+
+
+class BadReference(Exception):
+    """A reference that is not followed; says why."""
+
+
+class Target(NamedTuple):
+    """What a reference leads to."""
+
+    value: Any
+    base: str  # the file that holds the value
+    key: str  # of the value among those of all files
+
+
+class Document:
+    """An OpenAPI document of version 3. `origin` is the URL that it was fetched from."""
+
+    def __init__(self, source: Source, limits: DocumentLimits) -> None:
+        self._limits = limits
+        self._bytes = 0
+        self._deadline = time.monotonic() + limits.seconds
+        self._folder: Path | None = None
+        self.origin: str | None = None
+        self.base = ""  # the file of the document itself
+        if isinstance(source, Mapping):
+            loaded: Any = _plain(source, "the document", limits)
+        elif _URL.match(text := os.fspath(source)):
+            self.base, loaded = self._fetch(text)
+            self.origin = self.base
+        else:
+            path = Path(text).resolve()
+            self.base, self._folder, loaded = str(path), path.parent, self._open(path)
+        self.spec: Spec = _checked(loaded, self.base or "the document")
+        self._files: dict[str, Any] = {self.base: self.spec}
+
+    @classmethod
+    def load(cls, source: Source, *, limits: DocumentLimits | None = None) -> "Document":
+        """Load a document from a dict, the path of a file (JSON or YAML) or a URL. Raises SetupError."""
+        return cls(source, limits or DocumentLimits())
+
+    @property
+    def security_schemes(self) -> dict[str, Spec]:
+        """The security schemes by name, without those that can't be read."""
+        found = {}
+        for name, value in as_object(as_object(self.spec.get("components")).get("securitySchemes")).items():
+            try:
+                found[name] = as_object(self.follow(value, self.base)[0])
+            except BadReference:
+                continue
+        return found
+
+    def follow(self, value: Any, base: str) -> tuple[Any, str]:
+        """The value itself, or what its `$ref` leads to, with the file that holds it. Raises BadReference."""
+        for _ in range(_MAX_HOPS):
+            if not isinstance(value, dict) or not isinstance(reference := value.get("$ref"), str):
+                return value, base
+            value, base, _ = self.resolve(reference, base)
+        raise BadReference(f"the reference {excerpt(reference)} leads on and on")
+
+    def resolve(self, reference: str, base: str) -> Target:
+        """What a reference in the file `base` leads to. Raises BadReference."""
+        address, _, fragment = reference.partition("#")
+        file = self._file(address, base) if address else base
+        pointer, found = unquote(fragment), self._files[file]
+        if pointer and not pointer.startswith("/"):
+            raise BadReference(
+                f"the reference {excerpt(reference)} names an anchor; write it as a path: #/components/…"
+            )
+        for step in pointer.split("/")[1:]:
+            step = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list):
+                found = dict(zip(map(str, range(len(found))), found, strict=True))
+            if not isinstance(found, dict) or step not in found:
+                raise BadReference(f"the reference {excerpt(reference)} leads nowhere")
+            found = found[step]
+        return Target(found, file, f"{file}#{pointer}")
+
+    def _file(self, address: str, base: str) -> str:
+        """The name of another file of the document, which is read when it is first needed."""
+        try:
+            name = self._name(address, base)
+        except (ValueError, OSError, RuntimeError):  # no address, no path, or a loop of links
+            raise BadReference(f"{excerpt(address)} can't be opened") from None
+        if name not in self._files:
+            if len(self._files) >= self._limits.files:
+                raise BadReference(f"{excerpt(address)} is not opened: {self._limits.files} files are the most")
+            try:
+                self._files[name] = self._fetch(name)[1] if self.origin else self._open(Path(name))
+            except SetupError as error:
+                self._files[name] = BadReference(str(error))
+        if isinstance(self._files[name], BadReference):
+            raise self._files[name]
+        return name
+
+    def _name(self, address: str, base: str) -> str:
+        if self.origin is not None:
+            url = urljoin(base, address)
+            if origin_of(url) != origin_of(self.origin):
+                raise BadReference(f"{excerpt(address)} is at another origin, and never fetched")
+            return url
+        if self._folder is None or urlsplit(address).scheme or address.startswith(("/", "\\")):
+            raise BadReference(f"{excerpt(address)} is not in the folder of the document, and never opened")
+        path = (Path(base).parent / unquote(address)).resolve()
+        if not path.is_relative_to(self._folder):
+            raise BadReference(f"{excerpt(address)} is outside of the folder of the document, and never opened")
+        return str(path)
+
+    def _open(self, path: Path) -> Any:
+        if not path.is_file():
+            raise SetupError(f"{path}: there is no such file")
+        try:
+            with path.open("rb") as file:
+                return self._parse(file.read(self._limits.bytes + 1), str(path))
+        except OSError as error:
+            raise SetupError(f"{path}: it can't be read: {error.strerror}") from None
+
+    def _fetch(self, url: str) -> tuple[str, Any]:
+        """The last URL, after redirects, and the document there. The thread bounds names and headers that are slow."""
+        results: queue.SimpleQueue[tuple[str, bytes] | Exception] = queue.SimpleQueue()
+        left = max(self._deadline - time.monotonic(), 0.001)
+        job = (url, self._limits.bytes + 1, left, results)
+        threading.Thread(target=_fetch, args=job, name="openapi-fetch", daemon=True).start()
+        try:
+            found = results.get(timeout=left)
+        except queue.Empty:
+            found = TimeoutError(f"it took more than {self._limits.seconds:g} s")
+        where = _SECRET.sub("", url.partition("?")[0])
+        if isinstance(found, Exception):
+            raise SetupError(f"{where}: it can't be fetched: {found}")
+        return found[0], self._parse(found[1], where)
+
+    def _parse(self, data: bytes, where: str) -> Any:
+        self._bytes += len(data)
+        if self._bytes > self._limits.bytes or sum(map(data.count, _SEPARATORS)) > self._limits.nodes:
+            raise SetupError(f"{where}: it is too large; {self._limits.bytes:,} bytes are the most for all files")
+        data = data.removeprefix(b"\xef\xbb\xbf").lstrip()
+        if data.startswith(b"{"):
+            try:
+                return msgspec.json.decode(data)
+            except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+                if not _YAML_NAME.search(where):
+                    raise SetupError(f"{where}: it is no JSON: {error}") from None
+        return _plain(_from_yaml(data, where, self._limits), where, self._limits)
+
+
+class _SameOrigin(HTTPRedirectHandler):
+    """Follows redirects at the origin of the document only."""
+
+    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
+        if origin_of(newurl) != origin_of(req.full_url):
+            raise OSError(f"it is redirected to another origin, {'://'.join(map(str, origin_of(newurl)[:2]))}")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _fetch(url: str, most: int, timeout: float, results: "queue.SimpleQueue[tuple[str, bytes] | Exception]") -> None:
+    request = Request(url, headers={"Accept": "application/json, application/yaml;q=0.9, */*;q=0.1"})
+    try:
+        with build_opener(_SameOrigin).open(request, timeout=timeout) as response:
+            results.put((response.geturl(), response.read(most)))
+    except Exception as error:  # whatever urllib raises: the caller says that there is no document
+        results.put(error)
+
+
+def origin_of(url: str) -> tuple[str, str | None, int | None]:
+    """Scheme, host and port of a URL. Raises ValueError."""
+    parts = urlsplit(url)
+    return parts.scheme.lower(), parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme.lower())
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """A value that should be an object; an empty one in its place if it is none."""
+    return value if isinstance(value, dict) else {}
+
+
+def _checked(spec: Any, where: str) -> Spec:
+    """The document, if it is one of OpenAPI 3. Raises SetupError."""
+    if not isinstance(spec, dict):
+        raise SetupError(f"{where}: an OpenAPI document is an object, not {excerpt(spec)}")
+    if "swagger" in spec:
+        raise SetupError(f"{where}: it is Swagger 2.0; convert it to OpenAPI 3, for example by swagger2openapi")
+    if not _VERSION.fullmatch(str(spec.get("openapi"))):
+        raise SetupError(f'{where}: "openapi" is {excerpt(spec.get("openapi"))}; OpenAPI 3.0 and 3.1 can be read')
+    if not isinstance(spec.get("paths", {}), dict):
+        raise SetupError(f'{where}: "paths" is {excerpt(spec["paths"])}; it is an object of path items')
+    return spec
+
+
+def _plain(value: Any, where: str, limits: DocumentLimits) -> Any:
+    """A copy that holds JSON's types only and shares nothing. Raises SetupError."""
+    if holds_more_than(limits.nodes, value):
+        raise SetupError(f"{where}: it is too large, or contains itself; {limits.nodes:,} values are the most")
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SetupError(f"{where}: it is no JSON: {error}") from None
+
+
+# The core schema of YAML 1.2, as OpenAPI asks for: dates, `yes` and `12:30` are texts.
+_YAML_WORDS = {**dict.fromkeys(("", "~", "null"), None), "true": True, "false": False}
+_YAML_NUMBERS = (
+    (re.compile(r"[-+]?(0|[1-9][0-9]{0,400})"), int),
+    (re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?"), float),
+)
+
+
+def _from_yaml(data: bytes, where: str, limits: DocumentLimits) -> Any:
+    """The values of a YAML text, from its events: PyYAML's own loader crashes if they are nested deeply."""
+    try:
+        import yaml  # type: ignore[import-untyped]  # late: an extra, for YAML only
+    except ImportError:
+        raise SetupError(
+            f'{where}: YAML needs PyYAML: pip install "dovetail-mcp[openapi]"; or write it as JSON'
+        ) from None
+    try:
+        return _YamlValues(yaml.parse(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), limits).read()
+    except (yaml.YAMLError, UnicodeError) as error:
+        raise SetupError(f"{where}: it is no YAML: {' '.join(str(error).split())[:200]}") from None
+    except ValueError as error:
+        raise SetupError(f"{where}: {error}") from None
+
+
+class _YamlValues:
+    """Values made of the events of one YAML document. Keys are texts; an alias is the very object of its anchor."""
+
+    def __init__(self, events: Iterator[Any], limits: DocumentLimits) -> None:
+        self._events = events
+        self._limits = limits
+        self._anchors: dict[str, Any] = {}
+        self._merged = 0
+
+    def read(self) -> Any:
+        """The first document; None if there is none. Raises ValueError, YAMLError."""
+        for event in self._before("StreamEndEvent"):
+            if type(event).__name__ not in ("StreamStartEvent", "DocumentStartEvent"):
+                return self._value(event, 1)
+        return None
+
+    def _before(self, end: str) -> Iterator[Any]:
+        return iter(lambda: None if type(event := next(self._events)).__name__ == end else event, None)
+
+    def _value(self, event: Any, depth: int) -> Any:
+        kind = type(event).__name__
+        if depth > self._limits.depth:
+            raise ValueError(f"{_line(event)}: it is nested deeper than {self._limits.depth} levels")
+        if kind == "AliasEvent":
+            if event.anchor not in self._anchors:
+                raise ValueError(f"{_line(event)}: there is no anchor {event.anchor!r} before it")
+            return self._anchors[event.anchor]
+        value = _scalar(event) if kind == "ScalarEvent" else {} if kind == "MappingStartEvent" else []
+        if event.anchor:
+            self._anchors[event.anchor] = value
+        if kind == "MappingStartEvent":
+            self._fill(value, depth)
+        elif kind == "SequenceStartEvent":
+            value.extend(self._value(each, depth + 1) for each in self._before("SequenceEndEvent"))
+        return value
+
+    def _fill(self, value: dict[str, Any], depth: int) -> None:
+        merged: list[Any] = []
+        for key in self._before("MappingEndEvent"):
+            if type(key).__name__ != "ScalarEvent":
+                raise ValueError(f"{_line(key)}: a key is a text")
+            inner = self._value(next(self._events), depth + 1)
+            if key.value == "<<" and not key.style:
+                merged += inner if isinstance(inner, list) else [inner]
+            else:
+                value[key.value] = inner
+        for other in map(as_object, merged):
+            self._merged += len(other)
+            if self._merged > self._limits.nodes:
+                raise ValueError("it merges too many keys")
+            for name, inner in other.items():
+                value.setdefault(name, inner)
+
+
+def _line(event: Any) -> str:
+    return f"line {event.start_mark.line + 1}"
+
+
+def _scalar(event: Any) -> Any:
+    """The value of a scalar; a quoted one, and one with a tag, is a text."""
+    text: str = event.value
+    if event.style or not event.implicit[0]:
+        return text
+    if text in _YAML_WORDS:
+        return _YAML_WORDS[text]
+    return next((kind(text) for pattern, kind in _YAML_NUMBERS if pattern.fullmatch(text)), text)
