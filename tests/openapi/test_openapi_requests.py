@@ -273,7 +273,7 @@ def test_a_multipart_body_has_text_json_and_files() -> None:
         ("file", "file", "image/png", b"\0\1"),
         ("files", "files", "application/octet-stream", b"\2"),
         ("files", "files", "application/octet-stream", b"\3"),
-        ("meta", None, "application/json; charset=utf-8", b"[1]"),
+        ("meta", None, 'application/json; charset="utf-8"', b"[1]"),
         ("note", None, None, "hé".encode()),
         ("tags", None, None, b"a"),
         ("tags", None, None, b"b"),
