@@ -23,7 +23,7 @@ Schema = Mapping[str, Any]
 TRIES = 200
 MAX_DEPTH = 5  # of what is not required
 PLAIN = "abcdefghijklmnopqrstuvwxyzABCXYZ0123456789"
-ODD = " -_.~!*'()+,;:@&=$/?#[]%\"<>\\^`{|}éß✓"  # what has to be encoded somewhere
+ODD = " -_~!*'()+,;:@&=$/?#[]\"<>^`{|}éß✓"  # what has to be encoded somewhere
 UNIONS = ("anyOf", "oneOf")
 LOWER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")  # of two bounds the lower one counts
 HIGHER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
@@ -34,13 +34,13 @@ class Unsolved(Exception):
 
 
 class RandomValues:
-    """Values of one schema. `odd` is how likely a character of a free text is an odd one."""
+    """Values of one schema. `optional` is how likely a property is given that need not be."""
 
-    def __init__(self, schema: Schema, seed: object, *, odd: float = 0.1) -> None:
+    def __init__(self, schema: Schema, seed: object, *, optional: float = 0.4) -> None:
         self._root = schema
         self._random = Random(f"{seed}")
         self._judge = jsonschema_rs.Draft202012Validator(dict(schema), validate_formats=True)
-        self._odd = odd
+        self._optional = optional
 
     def next(self) -> Any:
         for attempt in range(TRIES):
@@ -98,7 +98,7 @@ class RandomValues:
 
     def _object(self, flat: Schema, depth: int, generous: bool) -> dict[str, Any]:
         properties, required = flat.get("properties", {}), flat.get("required", ())
-        wanted = 0.4 if generous and depth < MAX_DEPTH else 0.05 if depth < MAX_DEPTH else 0
+        wanted = self._optional * (1 if generous else 0.1) if depth < MAX_DEPTH else 0
         names = [name for name in properties if name in required or self._random.random() < wanted]
         names += [name for name in required if name not in properties]
         spare = [name for name in properties if name not in names]
@@ -106,7 +106,9 @@ class RandomValues:
             names.append(spare.pop(self._random.randrange(len(spare))))
         made = {name: self._value(properties.get(name, {}), depth + 1, generous=generous) for name in names}
         others = flat.get("additionalProperties")
-        while isinstance(others, Mapping) and len(made) < max(flat.get("minProperties", 0), generous and depth < 3):
+        while isinstance(others, Mapping) and len(made) < max(
+            flat.get("minProperties", 0), self._optional and depth < 3
+        ):
             made[self._letters(6)] = self._value(others, depth + 1, generous=generous)
         return made
 
@@ -141,14 +143,15 @@ class RandomValues:
             return base64.b64encode(self._random.randbytes(self._random.randrange(1, 30))).decode()
         if make := FORMATS.get(flat.get("format", "")):
             return make(self._random)
+        fewest, most = max(flat.get("minLength", 0), 1), flat.get("maxLength", math.inf)
         if "pattern" in flat:
-            return text_of(flat["pattern"], self._random)
-        fewest = max(flat.get("minLength", 0), 1)
-        return self._letters(self._random.randint(fewest, max(fewest, min(flat.get("maxLength", 12), fewest + 12))))
+            texts = (text_of(flat["pattern"], self._random, repeats) for repeats in (8, 2, fewest) * 10)
+            return next((text for text in texts if fewest <= len(text) <= most), "")
+        return self._letters(self._random.randint(fewest, max(fewest, int(min(most, fewest + 12)))))
 
     def _letters(self, count: int) -> str:
         pick = self._random
-        return "".join(pick.choice(ODD if pick.random() < self._odd else PLAIN) for _ in range(count))
+        return "".join(pick.choice(ODD if pick.random() < 0.1 else PLAIN) for _ in range(count))
 
     _by_type: Mapping[str, Callable[..., Any]] = {
         "object": _object,
@@ -236,16 +239,15 @@ CLASSES = {
     regex.CATEGORY_NOT_SPACE: PLAIN,
 }
 PRINTABLE = "".join(map(chr, range(32, 127)))
-MOST_REPEATS = 8  # beyond the fewest
 
 
-def text_of(pattern: str, random: Random) -> str:
-    """A text that a search for the pattern finds; without what looks around and back."""
+def text_of(pattern: str, random: Random, repeats: int = 8) -> str:
+    """A text that a search for the pattern finds, with so many optional repeats at most; it does not look around."""
     parsed = regex_parser.parse(re.sub(r"\\[pP]\{\w+\}", r"\\w", pattern))
-    return "".join(_texts(parsed, random, {}))
+    return "".join(_texts(parsed, random, repeats, {}))
 
 
-def _texts(parsed: Any, random: Random, groups: dict[int, str]) -> Iterator[str]:
+def _texts(parsed: Any, random: Random, repeats: int, groups: dict[int, str]) -> Iterator[str]:
     for operator, given in parsed:
         if operator is regex.LITERAL:
             yield chr(given)
@@ -256,18 +258,18 @@ def _texts(parsed: Any, random: Random, groups: dict[int, str]) -> Iterator[str]
         elif operator is regex.IN:
             yield random.choice(_members(given))
         elif operator is regex.BRANCH:
-            yield from _texts(random.choice(given[1]), random, groups)
+            yield from _texts(random.choice(given[1]), random, repeats, groups)
         elif operator is regex.SUBPATTERN:
-            groups[given[0]] = "".join(_texts(given[3], random, groups))
+            groups[given[0]] = "".join(_texts(given[3], random, repeats, groups))
             yield groups[given[0]]
         elif operator is regex.GROUPREF:
             yield groups[given]
         elif operator in (regex.MAX_REPEAT, regex.MIN_REPEAT, regex.POSSESSIVE_REPEAT):
             fewest, most, repeated = given
-            for _ in range(random.randint(fewest, min(most, fewest + MOST_REPEATS))):
-                yield from _texts(repeated, random, groups)
+            for _ in range(random.randint(fewest, min(most, fewest + repeats))):
+                yield from _texts(repeated, random, repeats, groups)
         elif operator is regex.ATOMIC_GROUP:
-            yield from _texts(given, random, groups)
+            yield from _texts(given, random, repeats, groups)
 
 
 def _members(given: Any) -> str:

@@ -8,7 +8,7 @@ from benchmarks.servers.public_tools import wanted
 from dovetail import Server
 
 
-async def nothing(arguments: dict[str, Any]) -> str:
+async def nothing(arguments: dict[str, Any]) -> str:  # noqa: ARG001
     return "nothing"
 
 

@@ -8,8 +8,8 @@ from fastmcp.server.transforms.search import BM25SearchTransform
 from fastmcp.tools.base import Tool, ToolResult
 
 
-class Nothing(Tool):
-    async def run(self, arguments: dict[str, Any]) -> ToolResult:
+class Nothing(Tool):  # type: ignore[misc]
+    async def run(self, arguments: dict[str, Any]) -> ToolResult:  # noqa: ARG002
         return ToolResult(content="nothing")
 
 
