@@ -215,6 +215,14 @@ async def listen_for_tools(client: Client) -> None:
     assert (await client.call_tool("tidy_up")).data == "It is gone."
 
 
+async def search_for_an_invoice(client: Client) -> None:
+    assert [tool.name for tool in await client.list_tools()] == ["whoami", "search_tools", "call_tool"]
+    found = (await client.call_tool("search_tools", {"query": "who is the customer"})).data
+    assert found["tools"][0]["name"] == "find_customer"
+    call = {"name": "create_invoice", "arguments": {"customer": 17, "amount": 9.5}}
+    assert (await client.call_tool("call_tool", call)).data == "Invoice for customer 17: 9.50"
+
+
 async def unlock_the_bank(client: Client) -> None:
     async def tools() -> list[str]:
         return [tool.name for tool in await client.list_tools(fresh=True)]
@@ -468,6 +476,7 @@ SCENARIOS: dict[str, list[Step]] = {
     # These are in processes or over HTTP, below.
     **{name: [] for name in PROGRAMS if name.startswith(("http_", "mounting_", "deploy", "stdio"))},
     "visibility": [unlock_the_bank],
+    "search": [search_for_an_invoice],
     "deploy_refresh": [call("hello", gives="Hello!"), call("reload", gives="reloaded")],
     "http_routes": [call("count_books", gives=2)],
 }

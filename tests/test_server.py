@@ -163,7 +163,11 @@ BESIDE = "can't be given beside a mapping"
     [
         ({"inputSchem": EXPRESSION}, {}, "tool calculate: unknown options inputSchem (did you mean inputSchema?)"),
         ({"input_schema": EXPRESSION}, {}, "did you mean inputSchema?"),
-        ({"shape": 5}, {}, "tool calculate: unknown options shape; known are _meta, annotations, authorize,"),
+        (
+            {"shape": 5},
+            {},
+            "tool calculate: unknown options shape; known are _meta, alwaysVisible, annotations, authorize,",
+        ),
         ({"handler": None}, {}, "handler is missing"),
         ({"inputSchema": None}, {}, "tool calculate: inputSchema is missing"),
         ({"name": None}, {}, "name is missing"),

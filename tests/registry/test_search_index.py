@@ -30,7 +30,7 @@ def found(tools: list[ToolDefinition], query: str, limit: int = 5) -> list[str]:
         "branch branches",
         "category categories",
         "address addresses",
-        "day daily days",
+        "key keys",
         "merge merged merging merges",
     ],
 )
@@ -38,10 +38,10 @@ def test_forms_of_a_word_have_one_stem(forms: str) -> None:
     assert len({stem(form) for form in forms.split()}) == 1
 
 
-@pytest.mark.parametrize("words", ["status state", "user use", "custom customer", "app apply", "issue is", "new news"])
+@pytest.mark.parametrize("words", ["status state", "user use", "custom customer", "app apply", "issue is", "need nee"])
 def test_other_words_keep_their_own(words: str) -> None:
     first, second = words.split()
-    assert stem(first) != stem(second) or words == "new news"
+    assert stem(first) != stem(second)
 
 
 @pytest.mark.parametrize("query", ["pull request", "PullRequest", "pull-request", "pull_requests", "PULL REQUESTS?"])
@@ -69,7 +69,7 @@ def test_every_part_of_a_tool_is_searched() -> None:
 
 
 def test_a_name_counts_more_than_a_description_and_that_more_than_an_argument() -> None:
-    tools = [tool("a", "", "invoice"), tool("b", "One invoice"), tool("invoice")]
+    tools = [tool("a", "Some paper", "invoice"), tool("b", "Some invoice", "paper"), tool("invoice")]
     assert found(tools, "invoice") == ["invoice", "b", "a"]
 
 

@@ -204,7 +204,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise SetupError(f"Server: lifespan={given['lifespan']!r} is not callable; give it a function")
         if not isinstance(given.get("audit", False), bool) and not callable(given["audit"]):
             raise SetupError(f"Server: audit={given['audit']!r} is not possible; it must be True, False or a function")
-        search = given.get("tool_search", False)
+        search: Any = given.get("tool_search", False)
         if not (isinstance(search, bool) or search == "auto" or callable(search)):
             problem = f"Server: tool_search={search!r} is not possible"
             raise SetupError(f'{problem}; it must be True, False, "auto" or a function of query, tools and limit')

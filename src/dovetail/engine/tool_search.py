@@ -37,7 +37,7 @@ SearchFunction = Callable[[str, Sequence[ToolDefinition], int], Names | Awaitabl
 CALL_TOOL = "call_tool"
 FOUND = ("name", "title", "description", "inputSchema", "annotations")  # what a search gives of each tool
 LAST_NUMBERS = 1 << 63  # behind the tools of all mounts, in lists
-MAX_CACHED_TOOLS = 40_000  # in all views together; an index takes two or three kilobytes for each
+MAX_CACHED_TOOLS = 20_000  # in all views together; an index takes up to six kilobytes for each
 NEAR_NAMES = 3  # in the error for an unknown one
 
 log = logging.getLogger("dovetail")
@@ -89,11 +89,12 @@ def unwrap_calls(engine: "Engine", inner: "Layer") -> "Layer":
 
 
 async def call_tool(
-    name: Annotated[str, Field(description="The name of the tool, as search_tools gives it")],  # noqa: ARG001
+    name: Annotated[str, Field(description="The name of the tool, as search_tools gives it")],
     arguments: Annotated[dict[str, Any], Field(description="As its inputSchema says")] = {},  # noqa: ARG001, B006
 ) -> str:
     """Call a tool of this server that is not in your list. Find it, and its inputSchema, with search_tools first."""
-    raise ToolError("call_tool can't call itself; give it the name of a tool that search_tools has found")
+    problem = "can't call itself" if name == CALL_TOOL else "can't read arguments that are nested too deeply"
+    raise ToolError(f"call_tool {problem}; give it the name of a tool that search_tools has found, and its arguments")
 
 
 # ── searches ──
@@ -165,7 +166,7 @@ class ToolSearch:
         tools = await self._by_function(query, view.tools, limit)
         if tools is None:
             tools = await view.search(query, limit)
-        hint = None if tools else f"No tool fits. Try other words, such as {', '.join((await view.index()).topics)}"
+        hint = None if tools else " ".join(["No tool fits; try other words, such as:", *(await view.index()).topics])
         shaped = (shape_definition(tool.definition, context.request.revision) for tool in tools)
         found = [{key: value for key, value in msgspec.to_builtins(each).items() if key in FOUND} for each in shaped]
         return FoundTools(found, len(view.tools), hint)
@@ -174,10 +175,8 @@ class ToolSearch:
         """The result of a call of `call_tool` with a name that the caller does not see."""
         name = context.request.params.name
         near = await (await self._view_of(context)).search(name, NEAR_NAMES)
-        hint = f" Near it are {', '.join(tool.name for tool in near)}." if near else ""
-        text = (
-            f"There is no tool {excerpt(name)!r}.{hint} Find tools with search_tools, and use their names as they are"
-        )
+        hint = f" Near it: {', '.join(tool.name for tool in near)}." if near else ""
+        text = f"There is no tool {excerpt(name)!r}.{hint} Find tools with search_tools, and call them by its names"
         return error_result(text, has_schema=False)
 
     async def _by_function(self, query: str, tools: Sequence[Tool], limit: int) -> list[Tool] | None:
@@ -190,8 +189,8 @@ class ToolSearch:
             given = await (call() if is_async else self._engine.threads.run(call, label="tool_search"))
             known = {tool.name: tool for tool in tools}
             names = dict.fromkeys(getattr(each, "name", each) for each in given)
-            for name in names.keys() - known.keys():
-                log.warning("tool_search: %r gave %r, which is no tool of this caller", function, name)
+            if unknown := [name for name in names if name not in known]:
+                log.warning("tool_search: %r gave %r, which is no tool of this caller", function, unknown[0])
             return [known[name] for name in names if name in known][:limit]
         except Exception:
             log.exception("tool_search: %r failed, so the tools are ranked by their words", function)

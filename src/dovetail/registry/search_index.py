@@ -47,23 +47,15 @@ VERBS = (
     "save store upload write",
 )
 NOUNS = (
-    "picture image photo screenshot",
-    "folder directory",
-    "file document",
-    "people person user member account contact",
-    "ticket issue bug task",
-    "repository repo",
-    "meeting event appointment calendar",
-    "mail email",
-    "website site page url link web",
-    "bill invoice",
-    "client customer",
-)
+    "picture image photo screenshot", "folder directory", "file document", "people person user member account contact",
+    "ticket issue bug task", "repository repo", "meeting event appointment calendar", "mail email", "bill invoice",
+    "website site page url link web", "client customer",
+)  # fmt: skip
 
 # Endings, and what is put in their place; a word keeps an ending that leaves too little of it.
 _ENDINGS = {
     "ification": "ifi", "iption": "ib", "ation": "", "ating": "", "ator": "", "ated": "", "ment": "", "ing": "",
-    "ion": "", "ate": "", "ily": "y", "ed": "",
+    "ion": "", "ate": "", "ed": "",
 }  # fmt: skip
 _MIN_STEM = 3
 _VOWELS = frozenset("aeiouy")
@@ -83,7 +75,7 @@ def stem(word: str) -> str:
         word = word.removesuffix("e")
     if len(word) > _MIN_STEM and word[-1] == word[-2] and word[-1] not in _VOWELS:
         return word[:-1]
-    return word[:-1] + "i" if word.endswith("y") else word
+    return word[:-1] + "i" if len(word) > _MIN_STEM and word.endswith("y") else word
 
 
 def _singular(word: str) -> str:
