@@ -31,6 +31,7 @@ LEVELS = {
     "cli": 8,
     "console": 8,
     "gateway": 8,
+    "openapi": 8,
 }
 SAME_LEVEL = {"registry", "state", "auth"}  # they do not import each other
 PURE_STDLIB = {
@@ -44,7 +45,8 @@ WRAPPED = {
     "joserfc": {"dovetail.auth.jose"},
     "httptools": {"dovetail.transports.http11.parser"},
     "uvloop": {"dovetail.transports.serve"},
-    "aiohttp": {"dovetail.client.transports.aiohttp", "dovetail.auth.fetch"},
+    "aiohttp": {"dovetail.client.transports.aiohttp", "dovetail.auth.fetch", "dovetail.openapi.openapi"},
+    "yaml": {"dovetail.openapi.document"},
     "redis": {"dovetail.state.redis"},
 }
 # modules that are loaded only where their package is needed

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from dovetail.errors import TooManyRequests as TooManyRequests
     from dovetail.errors import UrlElicitationRequired as UrlElicitationRequired
     from dovetail.gateway.proxy import Proxy as Proxy
+    from dovetail.openapi.openapi import OpenApi as OpenApi
     from dovetail.protocol.capabilities import Completion as Completion
     from dovetail.protocol.elicitation import InputRequired as InputRequired
     from dovetail.protocol.inbound import Request as Request
@@ -114,6 +115,7 @@ _NAMES = {
         "ServerError", "SetupError", "StateError", "TooManyRequests", "ToolError", "UrlElicitationRequired",
     ],
     "gateway.proxy": ["Proxy"],
+    "openapi.openapi": ["OpenApi"],
     "protocol.capabilities": ["Completion"],
     "protocol.elicitation": ["InputRequired"],
     "protocol.inbound": ["Request"],

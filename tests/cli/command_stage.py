@@ -29,6 +29,7 @@ def furnish(folder: Path) -> None:
     (folder / "package").mkdir()
     shutil.copy(PROGRAM, folder / "package" / "module.py")
     (folder / "notes.txt").write_text("milk and bread\n")
+    shutil.copy(Path(__file__).parents[2] / "docs" / "programs" / "openapi_shop.yaml", folder / "openapi.yaml")
     (folder / "mcp.json").write_text(
         '{"mcpServers": {"shop": {"command": "python", "args": ["server.py"]}, "weather": {"command": "false"}}}'
     )

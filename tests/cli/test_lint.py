@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from command_stage import Run, running, typed
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from dovetail import Client, Server
 from dovetail.cli.lint import Catalog, check_catalog, estimate_tokens
 from dovetail.cli.lint.rules import LEVELS, RULES, check_hints
 from dovetail.cli.lint.schemas import References, pattern_problem, subschemas
+from dovetail.cli.main import main
 
 TEXT = {"type": "string", "description": "A text."}
 
@@ -430,3 +432,19 @@ def test_verbs_in_names_are_understood(server: str) -> None:
     found = check_hints([{"name": name} for name in expected], server)
     guessed = {finding.place.removeprefix("tool "): VERDICTS[finding.rule] for finding in found}
     assert {name: guessed.get(name, "-") for name in expected} == expected
+
+
+def test_an_openapi_document_is_shown_as_tools(tmp_path: Path) -> None:
+    operation = {"operationId": "listPets", "summary": "List all pets.", "responses": {}}
+    document = {"openapi": "3.1.0", "info": {"title": "Shop", "version": "1"}, "paths": {"/pets": {"get": operation}}}
+    for name in ("openapi.json", "openapi.yaml"):
+        path = tmp_path / name
+        path.write_text(json.dumps(document))
+        shown = CliRunner().invoke(main, ["lint", str(path)])
+        assert shown.exit_code == 0
+        assert re.match(r"listPets +GET /pets +about \d+ tokens\n1 tools?, 0 cut", shown.stdout)
+        found = json.loads(CliRunner().invoke(main, ["lint", str(path), "--json"]).stdout)
+        assert [(row["tool"], row["path"]) for row in found["operations"]] == [("listPets", "/pets")]
+        assert found["report"] == {"cut": [], "left_out": [], "notes": []}
+    path.write_text("openapi: 2.0")
+    assert CliRunner().invoke(main, ["lint", str(path)]).exit_code != 0

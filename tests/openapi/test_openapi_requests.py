@@ -134,7 +134,8 @@ def test_a_path_value_is_one_segment(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [".", "..", "%2e%2e", "%252E.", "a/../b", r"a\..\b", "../x", "x/.", "", [], "a\r\nb", "a\0b", [""], "%00"]
+    "value",
+    [".", "..", "%2e%2e", "%252E.", "a/../b", r"a\..\b", "../x", "x/.", "", [], "a\r\nb", "a\0b", [""], "%00", None],
 )
 def test_a_path_value_that_leads_elsewhere_is_refused(value: Any) -> None:
     with pytest.raises(ArgumentError, match=r"Invalid arguments for pets:\n- id: must"):

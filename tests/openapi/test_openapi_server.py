@@ -165,7 +165,7 @@ async def test_a_response_with_a_schema_is_structured_and_checked(caplog: pytest
     assert good.structured == {"id": 1}
     assert bad.is_error
     assert bad.text == again.text
-    assert "GET /bad answered 200 OK, but not as its specification says (id: expected an integer" in bad.text
+    assert "GET /bad answered 200 OK, but not as its specification says: id: expected an integer" in bad.text
     assert bad.text.endswith('The call has had its effect. The response:\n{"id":"x"}')
     assert "GET /none answered 204 No Content, but not as" in none.text
     assert [record.getMessage().split(" ")[1] for record in caplog.records] == ["/bad", "/none"]

@@ -1,4 +1,4 @@
-"""Targets: the Server object of `server.py`, `server.py:name` or `package.module:name`.
+"""Targets: the Server object of `server.py`, `server.py:name` or `package.module:name`; an OpenAPI document.
 
 `python -m dovetail.cli.target server.py` is `dovetail run server.py` over stdio without importing the command line:
 commands start the programs that they talk to like this.
@@ -16,8 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from msgspec import DecodeError
+
 import dovetail
 from dovetail.errors import SetupError
+from dovetail.protocol.jsonrpc import members
 from dovetail.transports import importing
 
 if TYPE_CHECKING:
@@ -43,12 +46,22 @@ def stdio_command(target: str) -> list[str]:
     return [sys.executable, "-m", "dovetail.cli.target", target]
 
 
+def is_openapi(target: str) -> bool:
+    """Whether the target is the file of an OpenAPI document: YAML, or JSON that says so."""
+    if "://" in target or not target.endswith(JSON_SUFFIX):
+        return "://" not in target and target.endswith((".yaml", ".yml"))
+    try:
+        return "openapi" in members(Path(target).read_bytes())
+    except (OSError, ValueError, DecodeError, RecursionError):  # a reader of the file will say more
+        return False
+
+
 def split_config_target(target: str) -> tuple[str, str] | None:
     """The file and the server name of `mcp.json:weather`; the name may be empty. None for other targets."""
     stem, divided, name = target.partition(f"{JSON_SUFFIX}:")
     if divided:
         return f"{stem}{JSON_SUFFIX}", name
-    return (target, "") if target.endswith(JSON_SUFFIX) else None
+    return (target, "") if target.endswith(JSON_SUFFIX) and not is_openapi(target) else None
 
 
 def split_target(target: str) -> tuple[str, str]:
@@ -61,7 +74,7 @@ def split_target(target: str) -> tuple[str, str]:
 def target_problem(target: str, *, elsewhere: bool = False) -> str | None:
     """Why there is no such program; None if there may be one. `elsewhere`: a module may be in another environment."""
     source, _ = split_target(target)
-    if source.endswith(".py"):
+    if source.endswith(".py") or is_openapi(target):
         return None if os.path.isfile(source) else f"there is no file {source}"
     if not all(part.isidentifier() for part in source.split(".")):
         return f"{source!r} is neither a Python file nor a module"
@@ -89,6 +102,8 @@ def load_target(target: str) -> "Server":
 def _load(target: str) -> "Server":
     if problem := target_problem(target):
         raise BadTarget(problem)
+    if is_openapi(target):
+        return dovetail.OpenApi(target)
     source, name = split_target(target)
     with importing(source):
         module = _load_file(Path(source)) if source.endswith(".py") else _load_module(source)

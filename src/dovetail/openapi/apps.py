@@ -39,9 +39,7 @@ def describe_app(app: Any) -> dict[str, Any]:
 
 def _describe_route(route: Any, method: str, *, is_only: bool) -> dict[str, Any]:
     """All that a route tells: the variables of its path, and a docstring. A body may be any JSON."""
-    body = (
-        {"requestBody": {"content": {"application/json": {"schema": {}}}}} if method in ("POST", "PUT", "PATCH") else {}
-    )
+    body: dict[str, Any] = {"requestBody": {"content": {"application/json": {"schema": {}}}}}
     schemas = {
         name: CONVERTORS.get(type(each).__name__, {"type": "string"}) for name, each in route.param_convertors.items()
     }
@@ -52,7 +50,7 @@ def _describe_route(route: Any, method: str, *, is_only: bool) -> dict[str, Any]
             {"name": name, "in": "path", "required": True, "schema": each} for name, each in schemas.items()
         ],
         "responses": {},
-        **body,
+        **(body if method in ("POST", "PUT", "PATCH") else {}),
     }
 
 

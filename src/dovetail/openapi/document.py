@@ -165,7 +165,7 @@ class Document:
             found = results.get(timeout=left)
         except queue.Empty:
             found = TimeoutError(f"it took more than {self._limits.seconds:g} s")
-        where = _SECRET.sub("", url.partition("?")[0])
+        where = without_secrets(url)
         if isinstance(found, Exception):
             raise SetupError(f"{where}: it can't be fetched: {found}")
         return found[0], self._parse(found[1], where)
@@ -206,6 +206,11 @@ def origin_of(url: str) -> tuple[str, str | None, int | None]:
     """Scheme, host and port of a URL. Raises ValueError."""
     parts = urlsplit(url)
     return parts.scheme.lower(), parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme.lower())
+
+
+def without_secrets(url: str) -> str:
+    """A URL as messages show it: without user, password and query."""
+    return _SECRET.sub("", url.partition("?")[0])
 
 
 def as_object(value: Any) -> dict[str, Any]:
@@ -287,7 +292,7 @@ class _YamlValues:
             if event.anchor not in self._anchors:
                 raise ValueError(f"{_line(event)}: there is no anchor {event.anchor!r} before it")
             return self._anchors[event.anchor]
-        value = _scalar(event) if kind == "ScalarEvent" else {} if kind == "MappingStartEvent" else []
+        value: Any = _scalar(event) if kind == "ScalarEvent" else {} if kind == "MappingStartEvent" else []
         if event.anchor:
             self._anchors[event.anchor] = value
         if kind == "MappingStartEvent":

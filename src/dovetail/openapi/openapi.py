@@ -5,11 +5,11 @@ import logging
 import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -31,7 +31,6 @@ from dovetail.openapi.operations import Names, Operation, read_operations
 from dovetail.openapi.requests import (
     HEADER_VALUE,
     JSON_TYPE,
-    OCTETS,
     ApiRequest,
     ApiResponse,
     ResponseTooLong,
@@ -60,13 +59,6 @@ TEXT_TYPE = re.compile(r"text/.*|.*[/+](xml|x?-?yaml|javascript|x-ndjson|x-www-f
 MESSAGE_KEYS = ("detail", "message", "error_description", "errorMessage", "msg", "title", "error", "errors", "reason")
 
 Secret = str | Callable[[Principal | None], Any] | None  # or a function, plain or async, that gives one
-
-
-class Sender(Protocol):
-    """The way of requests to an API."""
-
-    async def send(self, request: ApiRequest, max_bytes: int) -> ApiResponse: ...
-    def running(self) -> AbstractAsyncContextManager[None]: ...
 
 
 class OpenApi(Server):
@@ -98,7 +90,7 @@ class OpenApi(Server):
         )
         self._auth = ApiAuth(auth, document)
         self._timeout, self._max_bytes = timeout, max_response_bytes
-        self._sender: Sender = HttpSender()
+        self._sender: HttpSender | AppSender = HttpSender()
         info = document.spec.get("info")
         title, version = (str(info.get(key) or "") if isinstance(info, Mapping) else "" for key in ("title", "version"))
         lifespan = options.pop("lifespan", None)
@@ -175,12 +167,10 @@ class OpenApi(Server):
         """The status of an error, with the message of the API."""
         message = self._clean(error_message(response), secrets)
         when = response.headers.get("retry-after", "") if response.status in (429, 503) else ""
-        later = (
-            f"; try again {f'in {when} s' if when.isdecimal() else f'after {self._clean(when, secrets)}'}"
-            if when
-            else ""
+        later = f"in {when} s" if when.isdecimal() else f"after {self._clean(when, secrets)}"
+        return (f"{response.status}: {message}" if message else response.status_text) + (
+            f"; try again {later}" if when else ""
         )
-        return (f"{response.status}: {message}" if message else response.status_text) + later
 
     def _clean(self, text: str, secrets: Sequence[str]) -> str:
         """A text of the API, for a model: bounded, on one line, without secrets."""
@@ -228,42 +218,29 @@ class Endpoint(LenientDecoder):
 
     def result(self, response: ApiResponse, url: str) -> ToolResult:
         """The result for a successful response."""
-        try:
-            is_json = JSON_TYPE.match(response.content_type) is not None
-            compact = msgspec.json.format(response.text, indent=-1) if is_json and response.body else None
-        except UNREADABLE:
-            compact = None
+        compact, problems = "", ["it is no JSON"]
+        if JSON_TYPE.match(response.content_type) and response.body:
+            with suppress(*UNREADABLE):
+                compact = msgspec.json.format(response.text, indent=-1)
         if self._output is None:
             return ToolResult(content=(Text(compact) if compact else self._content(response, url),))
-        try:
-            if compact and self._output_validator.is_valid(msgspec.json.decode(compact)):
-                wrap = self._output.get("type") != "object"
-                return ToolResult(structured=Raw(compact.encode()), wrap=wrap, text_copy=self._text_copy)
-        except UNREADABLE:
-            pass
-        return self._misfit(response, compact)
-
-    def _misfit(self, response: ApiResponse, compact: str | None) -> ToolResult:
-        """The result if the API has done its work, and does not answer as its specification says."""
-        problems = (
-            self._output_validator.problems(msgspec.json.decode(compact), root="value") if compact else ["no JSON"]
-        )
+        with suppress(*UNREADABLE):
+            problems = self._output_validator.problems(msgspec.json.decode(compact), root="value")
+        if not problems:
+            wrap = self._output.get("type") != "object"
+            return ToolResult(structured=Raw(compact.encode()), wrap=wrap, text_copy=self._text_copy)
         if not self._is_reported:
             self._is_reported = True
             log.warning("%s does not answer as its specification says: %s", self.place, "; ".join(problems))
         said = (
-            f"{self.place} answered {response.status_text}, but not as its specification says ({'; '.join(problems)})."
+            f"{self.place} answered {response.status_text}, but not as its specification says: {'; '.join(problems)}."
         )
-        body = compact or (response.text if TEXT_TYPE.match(response.content_type) else f"{len(response.body)} bytes")
-        return ToolResult(
-            content=(Text(f"{said} The call has had its effect. The response:\n{body}"),),
-            is_error=True,
-            has_schema=True,
-        )
+        text = f"{said} The call has had its effect. The response:\n{compact or response.text}"
+        return ToolResult(content=(Text(text),), is_error=True, has_schema=True)
 
     def _content(self, response: ApiResponse, url: str) -> Content:
         """A response that is no JSON, by its content type."""
-        body, kind = response.body, response.content_type or ("text/plain" if is_utf8(response.body) else OCTETS)
+        body, kind = response.body, response.content_type or "text/plain"
         if not body:
             return Text(response.status_text)
         if kind.startswith(("image/", "audio/")):
@@ -272,16 +249,9 @@ class Endpoint(LenientDecoder):
             return Text(response.text)
         if len(body) > MAX_BLOB_BYTES:
             raise ToolError(
-                f"{self.place} answered {response.status_text}, with {len(body)} bytes of {kind}: too many to show"
+                f"{self.place} answered {response.status}, with {len(body)} bytes of {kind}: too many to show"
             )
         return EmbeddedResource(ResourceContents(uri=url, mime_type=kind, blob=body))
-
-
-def is_utf8(body: bytes) -> bool:
-    try:
-        return bool(body.decode()) and b"\0" not in body
-    except UnicodeDecodeError:
-        return False
 
 
 def error_message(response: ApiResponse) -> str:
@@ -347,14 +317,15 @@ def _signed(request: ApiRequest, scheme: Mapping[str, Any], secret: str, secrets
             secrets |= {secret, quote(secret, safe="")}
             return replace(request, url=add_query(request.url, f"{quote(name, safe='')}={quote(secret, safe='')}"))
         case {"type": "apiKey", "in": "cookie", "name": str(name)}:
-            header, value = "Cookie", f"{name}={secret}"
+            header, value = "Cookie", "; ".join(filter(None, (request.headers.get("Cookie"), f"{name}={secret}")))
         case {"type": "apiKey", "name": str(name)}:
             header, value = name, secret
         case {"type": "http", "scheme": str(word)} if word.lower() == "basic":
             value = f"Basic {b64encode(secret.encode()).decode()}"
+            secrets.add(secret.partition(":")[2] or secret)
         case {"type": "http", "scheme": str(word)} if word.lower() != "bearer":
             value = f"{word} {secret}"
-    secrets |= {secret, quote(secret, safe=""), value.rpartition(" ")[2], secret.partition(":")[2] or secret}
+    secrets |= {secret, quote(secret, safe=""), value.rpartition(" ")[2]}
     return replace(request, headers={**request.headers, header: value})
 
 
@@ -394,7 +365,7 @@ class HttpSender:
         proxy, body = find_proxy(origin), bytearray()
         way: dict[str, Any] = {} if proxy is None else {"proxy": proxy.url, "proxy_headers": proxy.headers}
         added = proxy.headers if proxy is not None and origin[0] == "http" else {}
-        url = aiohttp.client.URL(request.url, encoded=True)
+        url = aiohttp.client.URL(request.url, encoded=True)  # type: ignore[attr-defined]  # yarl's
         try:
             async with self._session.request(
                 request.method,

@@ -3,13 +3,15 @@
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from dovetail.errors import SetupError
-from dovetail.openapi.document import BadReference, Document, as_object, origin_of
+from dovetail.openapi.document import BadReference, Document, as_object, origin_of, without_secrets
 from dovetail.openapi.schemas import LEVELS, Schema, Schemas
 from dovetail.protocol.types import TAGS_KEY, ToolAnnotations, ToolDefinition
 from dovetail.registry.registration import did_you_mean
@@ -33,6 +35,7 @@ STYLES = {  # by place, the default first
     "path": ("simple", "label", "matrix"),
     "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
     "header": ("simple",),
+    "cookie": ("form",),
 }
 RESERVED_HEADERS = re.compile(  # of the client, of connections and of proxies: never chosen by a model
     r"accept|accept-encoding|content-(type|length|encoding)|authorization|host|cookie2?|set-cookie|connection|keep-alive"
@@ -54,12 +57,11 @@ MEDIA = tuple(  # of bodies, the best first
     )
 )
 _SENT = {"json": "application/json", "text": "text/plain"}  # for a media type with a star
-_STRUCTURED = ("json", "form", "multipart")
 _BASE64 = {"type": "string", "format": "binary", "contentEncoding": "base64"}
-_CONTENT: dict[str, Schema] = {"text": {"type": "string"}, "binary": _BASE64}
+_CONTENT: dict[str, Schema] = {"text": {"type": "string"}, "binary": _BASE64}  # other kinds have a schema
 _FLAT = {"type", "properties", "required", "description", "additionalProperties", "default", "deprecated"}
 
-_PATH = re.compile(r"/(?!(.*/)?\.{1,2}(/|$))[^?#\s\\]*")
+_PATH = re.compile(r"(/(?!\.{1,2}(/|#|$))[^/?#\s\\]*)+(#.*)?")  # a fragment tells paths apart, and is not sent
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(;[ -~]*)?")
@@ -155,7 +157,7 @@ def read_operations(
     reader = _Reader(document, report, base_url and _checked_url(base_url, "base_url="), max_description_tokens)
     named = _name_all(entries, names, report)
     operations = []
-    for name, entry in named.items():
+    for name, entry in named:
         try:
             operations.append(reader.read(entry, name))
         except (_Unusable, BadReference) as reason:
@@ -192,7 +194,8 @@ class _Entry(NamedTuple):
 
     @property
     def tags(self) -> list[str]:
-        return [tag for tag in _list(self.node, "tags", self.place) if isinstance(tag, str)]
+        given = self.node.get("tags")
+        return [tag for tag in given if isinstance(tag, str)] if isinstance(given, list) else []
 
 
 def _entries(document: Document, report: Report) -> list[_Entry]:
@@ -205,7 +208,7 @@ def _entries(document: Document, report: Report) -> list[_Entry]:
             continue
         methods = [method for method in METHODS if method in as_object(item)]
         if not isinstance(item, dict) or (methods and not _PATH.fullmatch(path)):
-            report.left_out.append(f"paths.{path}: a path begins with /, has no query and no dots, and is an object")
+            report.left_out.append(f"paths.{path}: a path begins with / and has no query, no spaces and no dots alone")
             continue
         for method in methods:
             if isinstance(item[method], dict):
@@ -221,11 +224,8 @@ def _choose(entries: list[_Entry], only: Sequence[str]) -> list[_Entry]:
     for pattern in only:
         fitting = [number for number, entry in enumerate(entries) if _fits(entry, pattern)]
         if not fitting:
-            known = [
-                word for each in entries for word in (each.place, each.path, each.id, *map("tag:{}".format, each.tags))
-            ]
-            near = did_you_mean(pattern, [word for word in known if word])
-            raise SetupError(f"only={pattern!r} fits no operation{near}")
+            known = [(each.place, each.path, each.id or "", *map("tag:{}".format, each.tags)) for each in entries]
+            raise SetupError(f"only={pattern!r} fits no operation{did_you_mean(pattern, chain.from_iterable(known))}")
         chosen.update(fitting)
     return [entries[number] for number in sorted(chosen)] if only else entries
 
@@ -239,31 +239,31 @@ def _fits(entry: _Entry, pattern: str) -> bool:
     return fnmatchcase(entry.path if pattern.startswith("/") else entry.id or "", pattern)
 
 
-def _name_all(entries: list[_Entry], names: Names, report: Report) -> dict[str, _Entry]:
-    """The entries by the names of their tools. Raises SetupError for a given name that can't be used."""
-    named: dict[str, _Entry] = {}
-    if isinstance(names, Mapping) and (unknown := names.keys() - {entry.id for entry in entries}):
+def _name_all(entries: list[_Entry], names: Names, report: Report) -> list[tuple[str, _Entry]]:
+    """The entries with the names of their tools. Raises SetupError for a given name that can't be used."""
+    ids = [entry.id for entry in entries if entry.id]
+    if isinstance(names, Mapping) and (unknown := names.keys() - {*ids}):
         word = min(map(str, unknown))
-        raise SetupError(
-            f"names= has {word!r}, and no operation has this operationId{did_you_mean(word, [e.id for e in entries if e.id])}"
-        )
-    own = {entry.place: _given_name(entry, names) for entry in entries}
-    for entry in entries:
-        if name := own[entry.place]:
-            if not _NAME.fullmatch(name):
-                raise SetupError(
-                    f"names= names {entry.place} {name!r}; a name has 1 to 64 letters, digits, _ or -, no digit first"
-                )
-            if name in named:
-                raise SetupError(f"names= gives {name!r} to {named[name].place} and {entry.place}")
-            named[name] = entry
-    for entry in entries:
-        if not own[entry.place]:
-            name = _free(_default_name(entry), named)
-            if name != _default_name(entry):
-                report.notes.append(f"{entry.place}: its tool is called {name}, because the name is taken")
-            named[name] = entry
-    return {name: entry for entry_place in own for name, entry in named.items() if entry.place == entry_place}
+        raise SetupError(f"names= has {word!r}, and no operation has this operationId{did_you_mean(word, ids)}")
+    given = [_given_name(entry, names) for entry in entries]
+    taken: dict[str, _Entry] = {}
+    for name, entry in zip(given, entries, strict=True):
+        if name is None:
+            continue
+        if not _NAME.fullmatch(str(name)):
+            raise SetupError(f"names= gives {name!r} to {entry.place}; use 1 to 64 letters, digits, _ or -")
+        if name in taken:
+            raise SetupError(f"names= gives {name!r} to {taken[name].place} and {entry.place}")
+        taken[name] = entry
+    named = []
+    for name, entry in zip(given, entries, strict=True):
+        wanted = name or _default_name(entry)
+        free = name or _free(wanted, taken)
+        if free != wanted:
+            report.notes.append(f"{entry.place}: its tool is called {free}, because {wanted} is taken")
+        taken[free] = entry
+        named.append((free, entry))
+    return named
 
 
 def _given_name(entry: _Entry, names: Names) -> str | None:
@@ -273,9 +273,9 @@ def _given_name(entry: _Entry, names: Names) -> str | None:
 
 
 def _default_name(entry: _Entry) -> str:
-    words = re.sub(r"[^A-Za-z0-9_-]+", "_", entry.id or f"{entry.method}{entry.path}").strip("_")
-    name = words if re.match(r"[A-Za-z_]", words) else f"{entry.method}_{words}"
-    return name[:64].rstrip("_")
+    names = (re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_") for text in (entry.id or "", entry.method + entry.path))
+    name = next(filter(None, names))
+    return (name if re.match(r"[A-Za-z_]", name) else f"{entry.method}_{name}")[:64].rstrip("_")
 
 
 def _free(name: str, taken: Container[str], number: int = 2) -> str:
@@ -296,9 +296,9 @@ class _Arguments:
 
     def add(self, name: str, place: str, schema: Schema, *, required: bool) -> str:
         """Add one; returns its name, which differs from the API's if that is taken or not for a tool."""
-        argument = (
-            name if _ARGUMENT.fullmatch(name) else re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")[:64] or "argument"
-        )
+        argument = name
+        if not _ARGUMENT.fullmatch(name):
+            argument = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")[:64] or "argument"
         if argument in self.properties:
             argument = _free(f"{argument[: 63 - len(place)]}_{place}", self.properties)
         self.properties[argument] = schema
@@ -322,10 +322,8 @@ class _Reader:
         self.texts_cut = 0
         self._requests = Schemas(document, self._describe, report.notes)
         self._responses = Schemas(document, _first_line, report.notes, is_response=True)
-        schemes = document.security_schemes.values()
-        self._keys = {
-            (each.get("in"), str(each.get("name")).lower()) for each in schemes if each.get("type") == "apiKey"
-        }
+        keys = [each for each in document.security_schemes.values() if each.get("type") == "apiKey"]
+        self._keys = {(str(each.get("in")), str(each.get("name")).lower()) for each in keys}
 
     def _describe(self, text: str) -> str:
         shortened = shorten(text, self._bytes)
@@ -340,13 +338,11 @@ class _Reader:
         body = self._body(entry, arguments)
         bounded = self._requests.bound(arguments.schema, MAX_INPUT)
         if bounded is None:
-            raise _Unusable(
-                f"its arguments need more than {MAX_INPUT:,} bytes of JSON Schema, or references lead in circles"
-            )
+            raise _Unusable(f"its arguments need more than {MAX_INPUT:,} bytes of JSON Schema, or lead in circles")
         if bounded[1]:
             self._report.cut.append(f"{entry.place}: deeper levels of its arguments, which may be anything now")
         if entry.node.get("deprecated") is True:
-            self._report.notes.append(f"{entry.place}: it is deprecated")
+            self._note(entry, "it is deprecated")
         definition = ToolDefinition(
             name=name,
             title=_title(entry.node.get("summary")),
@@ -359,7 +355,7 @@ class _Reader:
         return Operation(
             name=name,
             method=entry.method.upper(),
-            path=entry.path,
+            path=entry.path.partition("#")[0],
             base_url=base_url,
             definition=definition,
             parameters=parameters,
@@ -377,14 +373,9 @@ class _Reader:
 
     def _security(self, entry: _Entry) -> tuple[Mapping[str, Sequence[str]], ...]:
         holder = entry.node if "security" in entry.node else self._document.spec
+        given = [each for each in _list(holder, "security", entry.place) if isinstance(each, dict)]
         return tuple(
-            {
-                scheme: [scope for scope in scopes if isinstance(scope, str)]
-                for scheme, scopes in each.items()
-                if isinstance(scopes, list)
-            }
-            for each in _list(holder, "security", entry.place)
-            if isinstance(each, dict)
+            {name: scopes if isinstance(scopes, list) else [] for name, scopes in each.items()} for each in given
         )
 
     def _server(self, entry: _Entry) -> str:
@@ -395,7 +386,7 @@ class _Reader:
         try:
             url = urljoin(origin or "", _filled(holder.get("servers")))
             if origin and origin_of(url) != origin_of(origin):
-                raise _Unusable(f"its server {url[:200]} is at another origin than the document")
+                raise _Unusable(f"its server {without_secrets(url)[:200]} is at another origin than the document")
             return _checked_url(url, "servers")
         except (_Unusable, SetupError, ValueError) as problem:
             if holder is self._document.spec:
@@ -403,31 +394,22 @@ class _Reader:
             raise _Unusable(str(problem)) from None
 
     def _parameters(self, entry: _Entry, arguments: _Arguments) -> Iterator[Parameter]:
-        variables = dict.fromkeys(re.findall(r"\{([^{}]+)\}", entry.path))
+        variables = dict.fromkeys(re.findall(r"\{([^{}]+)\}", entry.path.partition("#")[0]))
         found = self._found_parameters(entry)
         for name in variables:
             found.setdefault(("path", name), ({"name": name, "in": "path", "schema": {"type": "string"}}, entry.base))
         for place in STYLES:
             for (_, key), (node, base) in found.items():
-                if (
-                    node["in"] != place
-                    or (place == "path" and key not in variables)
-                    or (place, key.lower()) in self._keys
-                ):
-                    continue
-                if place == "header" and RESERVED_HEADERS.fullmatch(key):
-                    self._note_required(entry, node)
-                else:
+                if node["in"] != place or (place, key.lower()) in self._keys:
+                    continue  # of another place, or filled by `auth=`
+                if place == "cookie" or (place == "header" and RESERVED_HEADERS.fullmatch(key)):
+                    if node.get("required") is True:
+                        self._note(entry, f"it requires the {place} {node['name']}, which is never an argument")
+                elif place != "path" or key in variables:
                     yield self._parameter(node, base, arguments)
-        for node, _ in found.values():
-            if node["in"] == "cookie" and ("cookie", node["name"].lower()) not in self._keys:
-                self._note_required(entry, node)
 
-    def _note_required(self, entry: _Entry, node: Schema) -> None:
-        if node.get("required") is True:
-            self._report.notes.append(
-                f"{entry.place}: it requires the {node['in']} {node['name']}, which is never an argument"
-            )
+    def _note(self, entry: _Entry, text: str) -> None:
+        self._report.notes.append(f"{entry.place}: {text}")
 
     def _found_parameters(self, entry: _Entry) -> dict[tuple[str, str], tuple[Schema, str]]:
         """The parameters by place and name, with their files; those of the operation replace those of its path."""
@@ -436,9 +418,9 @@ class _Reader:
             for index, given in enumerate(_list(holder, "parameters", where)):
                 node, base = self._document.follow(given, entry.base)
                 name, place = as_object(node).get("name"), as_object(node).get("in")
-                if not isinstance(name, str) or not name or place not in (*STYLES, "cookie"):
+                if not isinstance(name, str) or not name or place not in [*STYLES]:
                     raise _Unusable(
-                        f'{where}.parameters[{index}]: a parameter has a "name", and "in": path, query, header or cookie'
+                        f'{where}.parameters[{index}]: it has no "name", or "in" is none of {", ".join(STYLES)}'
                     )
                 found[place, name.lower() if place == "header" else name] = (node, base)
         return found
@@ -452,7 +434,7 @@ class _Reader:
         if isinstance(text := node.get("description"), str) and (text := self._describe(text)):
             schema = {**schema, "description": text}
         required = place == "path" or node.get("required") is True
-        style = node.get("style") if node.get("style") in STYLES[place] else STYLES[place][0]
+        style = next((style for style in STYLES[place] if style == node.get("style")), STYLES[place][0])
         return Parameter(
             argument=arguments.add(name, place, schema, required=required),
             name=name,
@@ -470,59 +452,42 @@ class _Reader:
         content = as_object(as_object(given).get("content"))
         if not content:
             return None
+        required = given.get("required") is True
         if entry.method in ("get", "head", "trace"):
-            self._report.notes.append(f"{entry.place}: its body is not sent, as {entry.method.upper()} has none")
+            if required:
+                self._note(entry, f"its body is not sent, as {entry.method.upper()} has none")
             return None
         kind, media = _chosen_media(content)
-        node, required = as_object(content[media]), given.get("required") is True
-        schema = (
-            self._requests.expand(self._requests.convert(node.get("schema"), base))
-            if kind in _STRUCTURED
-            else _CONTENT[kind]
-        )
+        node = as_object(content[media])
+        schema = _CONTENT.get(kind) or self._requests.expand(self._requests.convert(node.get("schema"), base))
         sent = _SENT.get(kind, "application/octet-stream") if "*" in media else media
         body = Body(content_type=sent, kind=kind, required=required)
         needed = schema.get("required", ())
-        is_open = (
-            kind not in _STRUCTURED
-            or not schema.get("properties")
-            or schema.keys() - _FLAT
-            or (needed and not required)
-        )
-        if is_open or schema.get("type") != "object":
-            text = given.get("description") or schema.get("description")
-            described = {"description": self._describe(text)} if isinstance(text, str) else {}
-            return msgspec.structs.replace(
-                body, argument=arguments.add("body", "body", {**schema, **described}, required=required)
-            )
+        if not _is_flat(schema) or (needed and not required):  # an optional body is given as a whole, or not at all
+            if isinstance(text := given.get("description"), str) and (text := self._describe(text)):
+                schema = {**schema, "description": text}
+            return replace(body, argument=arguments.add("body", "body", schema, required=required))
         if schema.get("additionalProperties"):
-            self._report.notes.append(f"{entry.place}: further properties of its body can't be given")
+            self._note(entry, "further properties of its body can't be given")
         shown = schema["properties"]
         by_argument = {arguments.add(name, "body", part, required=name in needed): name for name, part in shown.items()}
-        return msgspec.structs.replace(body, properties=by_argument, parts=_parts(node, shown))
+        return replace(body, properties=by_argument, parts=_parts(node, shown))
 
     def _output(self, entry: _Entry) -> Schema | None:
         """The schema of the results: of all successful responses, if it is one object; else None."""
         try:
             found = [self._response(each, entry.base) for each in _successful(as_object(entry.node.get("responses")))]
         except BadReference as reason:
-            self._report.notes.append(f"{entry.place}: its results are not described: {reason}")
+            self._note(entry, f"its results are not described: {reason}")
             return None
-        if (
-            not found
-            or entry.method == "head"
-            or any(each is None or each != found[0] for each in found)
-            or not found[0]
-        ):
+        if entry.method == "head" or not found or not found[0] or any(each != found[0] for each in found):
             return None
         schema = self._responses.expand(self._responses.convert(*found[0]))
         if "object" not in schema.get("type", ()) or not schema.get("properties"):
             return None
         bounded = self._responses.bound({**schema, "type": "object"}, MAX_OUTPUT, LEVELS[:1])
         if bounded is None:
-            self._report.cut.append(
-                f"{entry.place}: its output schema, which has more than {MAX_OUTPUT:,} bytes or too many paths"
-            )
+            self._report.cut.append(f"{entry.place}: its output schema, which is larger than {MAX_OUTPUT:,} bytes")
         return bounded[0] if bounded else None
 
     def _response(self, given: Any, base: str) -> tuple[Any, str] | None:
@@ -539,8 +504,14 @@ def _successful(responses: dict[str, Any]) -> list[Any]:
     return found or [responses[status] for status in ("default",) if status in responses]
 
 
+def _is_flat(schema: Schema) -> bool:
+    """Whether the properties of a body can be arguments of their own, and nothing of the schema is lost."""
+    is_object = schema.get("type") in ("object", ["object", "null"])
+    return is_object and bool(schema.get("properties")) and not schema.keys() - _FLAT
+
+
 def _list(holder: Any, key: str, where: str) -> list[Any]:
-    value = holder.get(key) or []
+    value = [] if holder.get(key) is None else holder[key]
     if not isinstance(value, list):
         raise _Unusable(f"{where}.{key}: it is no list")
     return value
@@ -561,14 +532,10 @@ def _parts(media: Schema, properties: dict[str, Schema]) -> dict[str, Part]:
         encoding = as_object(as_object(media.get("encoding")).get(name))
         is_binary = "binary" in (schema.get("format"), as_object(schema.get("items")).get("format"))
         if encoding or is_binary:
-            text, style, explode = (encoding.get(key) for key in ("contentType", "style", "explode"))
-            kind = (
-                text.partition(",")[0].strip()
-                if isinstance(text, str) and _MEDIA_TYPE.fullmatch(text.partition(",")[0].strip())
-                else None
-            )
+            style, explode = encoding.get("style"), encoding.get("explode")
+            media_type = str(encoding.get("contentType")).partition(",")[0].strip()
             parts[name] = Part(
-                content_type=kind,
+                content_type=media_type if _MEDIA_TYPE.fullmatch(media_type) else None,
                 style=style if style in STYLES["query"] else None,
                 explode=explode if isinstance(explode, bool) else style in (None, "form"),
                 allow_reserved=encoding.get("allowReserved") is True,
@@ -592,9 +559,8 @@ def _checked_url(url: str, where: str) -> str:
     except ValueError:
         is_fine = False
     if not is_fine or not _PLAIN_URL.fullmatch(url):
-        raise SetupError(
-            f"{where}: {url[:200]!r} is no http or https URL with a host, and without a user, query and variables"
-        )
+        shown = without_secrets(url)[:200]
+        raise SetupError(f"{where}: {shown!r} is no http or https URL with a host, without user, query and variables")
     return url.rstrip("/")
 
 
@@ -615,7 +581,7 @@ def shorten(text: str, most: int) -> str:
     text = text.strip()
     if len(text.encode()) <= most:
         return text
-    text = text.encode()[: most - 4].decode(errors="ignore")
+    text = text.encode()[: max(most - 4, 0)].decode(errors="ignore")
     ends = [match.end() for match in re.finditer(r"[.!?](?=\s)|\n", text)]
     end = ends[-1] if ends and ends[-1] > len(text) // 2 else text.rfind(" ")
     return (text[:end] if end > 0 else text).rstrip() + " …"

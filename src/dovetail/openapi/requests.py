@@ -24,6 +24,7 @@ from dovetail.openapi.operations import Body, Operation, Parameter, Part
 
 JSON, OCTETS = "application/json", "application/octet-stream"
 HEADER_NAME, HEADER_VALUE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"), re.compile(r"[\t -~]*")
+MIN_SECRET = 8  # characters: a shorter one may stand in a body by chance
 RESERVED_HEADERS = {  # they belong to the connection, the body and the credentials
     *("host", "cookie", "authorization", "proxy-authorization", "content-length", "content-type", "transfer-encoding"),
     *("accept-encoding", "connection", "expect", "keep-alive", "te", "trailer", "upgrade"),
@@ -31,7 +32,7 @@ RESERVED_HEADERS = {  # they belong to the connection, the body and the credenti
 JSON_TYPE = re.compile(r"[^;,]*[/+]json\s*(;|\Z)", re.IGNORECASE)
 _VARIABLE = re.compile(r"\{([^{}]*)\}")
 _CHARSET = re.compile(
-    r"""(?i)charset=["']?(utf-(?:16|32)|iso-8859-(?:\d|1[0-6])|windows-125\d|shift_jis|euc-jp|gb18030)\b"""
+    r"""(?i)charset=["']?(utf-(?:16|32)|iso-8859-(?:[1-9]|1[013-6])|windows-125[0-8]|shift_jis|euc-jp|gb18030)\b"""
 )
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 _IN_PATHS = "/?!$&'()*+,;=:@%{}"  # of a specification
@@ -74,9 +75,9 @@ class ApiResponse(Confidential, frozen=True):
         return f"{self.status} {responses[self.status]}" if self.status in responses else str(self.status)
 
     def without(self, secrets: Sequence[str]) -> "ApiResponse":
-        """The response with all secrets of its request blacked out, which some APIs repeat."""
+        """The response with the secrets of its request blacked out, which some APIs repeat."""
         body = self.body
-        for secret in secrets:
+        for secret in (each for each in secrets if len(each) >= MIN_SECRET):
             body = body.replace(secret.encode(), REDACTED.encode())
         return self if body == self.body else msgspec.structs.replace(self, body=body)
 
@@ -205,9 +206,10 @@ def _header(parameter: Parameter, value: Any) -> str:
 
 
 def _path(operation: Operation, filled: list[tuple[Parameter, Any]]) -> str:
+    values = {each.argument: value for each, value in filled}
     texts = {
-        quote(each.name, safe=_IN_PATHS): (each.argument, _path_text(each, value))
-        for each, value in filled
+        quote(each.name, safe=_IN_PATHS): (each.argument, _path_text(each, values.get(each.argument, "")))
+        for each in operation.parameters
         if each.place == "path"
     }
     segments = quote(operation.path, safe=_IN_PATHS).split("/")

@@ -18,17 +18,25 @@ from dovetail.openapi.document import BadReference, Document, as_object
 from dovetail.schema.validate import Pattern, SchemaDocument, SchemaLimits
 
 Schema = dict[str, Any]
+_json = msgspec.json.encode
 
 MAX_STEPS = 5_000_000  # nodes of one document that are converted, merged or measured
 MAX_LEVELS = 64  # of one schema; below half of it a reference is no longer inlined
 MAX_MERGED_LEVELS = 8  # of properties that are merged by `allOf`
 MAX_PATTERNS = 2_000  # different ones of a document
+MAX_BAD_PATTERNS = 50  # of them; each takes milliseconds
+MAX_PATTERN = 1_000  # characters
 MAX_LEAF = 300  # bytes of a schema that is whole at the last level that is shown
 LEVELS = (24, 10, 8, 6, 5, 4, 3, 2, 1)  # of a schema that are shown: the first of them that fits
 
 _PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
-    **{"string": str, "number": (int, float), "integer": int, "boolean": bool},
-    **{"array": list, "object": dict, "null": type(None)},
+    "string": str,
+    "number": (int, float),
+    "integer": int,
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+    "null": type(None),
 }
 _UNLIKE = frozenset({"time", "duration", "regex", "hostname", "uri-reference", "iri", "iri-reference", "uri-template"})
 _UNLIKE |= {"idn-email", "idn-hostname", "json-pointer", "relative-json-pointer"}  # APIs use these names in other ways
@@ -48,8 +56,9 @@ _KEYWORDS: dict[str, Callable[[Any], bool]] = {  # of requests, with what their 
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _is_count),
     **dict.fromkeys(("format", "pattern", "contentEncoding", "contentMediaType"), lambda value: isinstance(value, str)),
     **dict.fromkeys(("uniqueItems", "deprecated"), lambda value: value is True),
-    **dict.fromkeys(("const", "default"), lambda value: True),
+    **dict.fromkeys(("const", "default"), lambda _: True),
     "enum": lambda value: isinstance(value, list) and bool(value),
+    "required": lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
     "multipleOf": lambda value: _is_number(value) and value > 0,
 }
 _LATER_WINS = ("description", "default", "deprecated")  # where `allOf` merges
@@ -81,6 +90,7 @@ class Schemas:
         self._names: dict[str, str] = {}  # of the ones that are kept as `$ref`
         self._references: dict[str, tuple[str, str]] = {}  # by these names: a reference, and the file it is in
         self._patterns: dict[str, bool] = {}
+        self._bad_patterns = 0
         self._measured: dict[tuple[int, int], tuple[int, frozenset[str], Schema]] = {}
         self._level = 0
         self._steps = 0
@@ -182,8 +192,7 @@ class Schemas:
             own["items"] = self.convert(node.get("items"), base)
             if members := _as_list(node.get("prefixItems")):
                 own["prefixItems"] = [self.convert(each, base) for each in members]
-        unions = [list_ for word in ("anyOf", "oneOf") if (list_ := _as_list(node.get(word)))]
-        for union in unions:
+        for union in filter(None, (_as_list(node.get(word)) for word in ("anyOf", "oneOf"))):
             members = [self.convert(each, base) for each in union]
             own = self._merge(own, members[0] if len(members) == 1 else {"anyOf": members})
         return own
@@ -193,16 +202,12 @@ class Schemas:
         shown = {name: each for name, each in given.items() if each is not False and not self._is_hidden(each, base)}
         if shown:
             own["properties"] = {name: self.convert(each, base) for name, each in shown.items()}
-        if not self._is_response and (
-            required := [name for name in _as_list(node.get("required")) if isinstance(name, str)]
-        ):
-            own["required"] = list(dict.fromkeys(required))
         free = node.get("additionalProperties", True)
         if isinstance(free, dict) and free:
             own["additionalProperties"] = self.convert(free, base)
         elif free is False and not self._is_response and "patternProperties" not in node:
             own["additionalProperties"] = False
-        elif not given:
+        elif node.get("additionalProperties") is True or not (given or node.keys() & {*_COMPOSED, "oneOf"}):
             own["additionalProperties"] = True
 
     def _is_hidden(self, node: Any, base: str) -> bool:
@@ -219,14 +224,14 @@ class Schemas:
         for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
             if node.get(exclusive) is True and limit in own:  # as in OpenAPI 3.0
                 own[exclusive] = own.pop(limit)
+        if "required" in own:
+            own["required"] = list(dict.fromkeys(own["required"]))
         if own.get("format") in _UNLIKE or "string" not in types:
             own.pop("format", None)
         if "pattern" in own and not self._is_light(own["pattern"]):
             del own["pattern"]
         if types == ["string"] and "enum" in own:  # YAML reads 1.0 and true as other things than texts
-            own["enum"] = [
-                each if isinstance(each, str) else msgspec.json.encode(each).decode() for each in own["enum"]
-            ]
+            own["enum"] = [value if isinstance(value, str) else _json(value).decode() for value in own["enum"]]
         if "default" in own and not _fits(own["default"], types, own):
             del own["default"]
         media = own.get("contentMediaType")
@@ -238,17 +243,16 @@ class Schemas:
 
     def _is_light(self, pattern: str) -> bool:
         """Whether the validator takes a pattern, and is fast with it."""
-        if pattern not in self._patterns and len(self._patterns) < MAX_PATTERNS:
+        is_allowed = len(self._patterns) < MAX_PATTERNS and self._bad_patterns < MAX_BAD_PATTERNS
+        if pattern not in self._patterns and is_allowed:
             try:
-                self._patterns[pattern] = (
-                    Pattern(pattern[:1_000], where=pattern).max_text == sys.maxsize and len(pattern) <= 1_000
-                )
+                is_light = len(pattern) <= MAX_PATTERN and Pattern(pattern, where="").max_text == sys.maxsize
             except SetupError:
-                self._patterns[pattern] = False
-            if not self._patterns[pattern]:
-                self._notes.append(
-                    f"the pattern {pattern[:200]} is not checked: it is malformed, of another dialect, or slow"
-                )
+                is_light = False
+            self._patterns[pattern] = is_light
+            if not is_light:
+                self._bad_patterns += 1
+                self._notes.append(f"the pattern {pattern[:200]} is not checked: it is slow, or of another dialect")
         return self._patterns.get(pattern, False)
 
     def _merge(self, first: Schema, second: Schema, level: int = 0) -> Schema:
@@ -259,11 +263,8 @@ class Schemas:
             one, other = first[key], second[key]
             if key == "properties":
                 same = [name for name in one if name in other and one[name] is not other[name]]
-                merged[key] = {
-                    **one,
-                    **other,
-                    **{name: self._merge_values(one[name], other[name], level) for name in same},
-                }
+                both = {name: self._merge_values(one[name], other[name], level) for name in same}
+                merged[key] = {**one, **other, **both}
             elif key in ("items", "additionalProperties") and isinstance(one, dict) and isinstance(other, dict):
                 merged[key] = self._merge_values(one, other, level)
             elif key in _MERGED:
@@ -295,13 +296,9 @@ class Schemas:
         if key not in self._measured:
             self._count(1)
             if not schema.keys() & {*_NESTING, "$ref"} or level == 0:
-                self._measured[key] = (
-                    len(msgspec.json.encode(_open(schema) if level == 0 else schema)),
-                    frozenset(),
-                    schema,
-                )
+                self._measured[key] = len(_json(schema if level else _open(schema))), frozenset(), schema
             else:
-                size = len(msgspec.json.encode({key: value for key, value in schema.items() if key not in _NESTING}))
+                size = len(_json({key: value for key, value in schema.items() if key not in _NESTING}))
                 names = {schema["$ref"].removeprefix("#/$defs/")} if "$ref" in schema else set()
                 for keyword, name, part in _parts(schema):
                     inner, more, _ = self._measure(part, level - 1)
@@ -355,10 +352,7 @@ def _types(node: Schema) -> list[str]:
 def _common_types(first: str | list[str], second: str | list[str]) -> str | list[str]:
     """The types that both allow; empty if there are none."""
     one, other = ({kinds} if isinstance(kinds, str) else {*kinds} for kinds in (first, second))
-    both = sorted(
-        (one & other)
-        | ({"integer"} if "integer" in one | other and "number" in one & {"number"} ^ other & {"number"} else set())
-    )
+    both = sorted((one & other) | ({"integer"} if {"integer", "number"} <= one ^ other else set()))
     return both[0] if len(both) == 1 else both
 
 
@@ -393,14 +387,11 @@ def _parts(schema: Schema) -> Iterator[tuple[str, str, Schema]]:
 
 def _open(schema: Schema) -> Schema:
     """A schema that says no more than its type and description; the whole schema if it is small and has no parts."""
-    if not schema.keys() & {*_NESTING, "$ref"} and len(msgspec.json.encode(schema)) <= MAX_LEAF:
+    if not schema.keys() & {*_NESTING, "$ref"} and len(_json(schema)) <= MAX_LEAF:
         return schema
-    kept = {key: schema[key] for key in ("type", "description") if key in schema}
+    kept: Schema = {key: schema[key] for key in ("type", "description") if key in schema}
     if "description" in kept:
         kept["description"] = kept["description"][:100]
     types = kept.get("type", ())
-    return {
-        **kept,
-        **({"items": {}} if "array" in types else {}),
-        **({"additionalProperties": True} if "object" in types else {}),
-    }
+    kept |= {"items": {}} if "array" in types else {}
+    return kept | ({"additionalProperties": True} if "object" in types else {})

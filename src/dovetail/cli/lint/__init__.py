@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+import dovetail
 from dovetail import cli
 from dovetail.cli.commands import KINDS, fetch_definitions
 from dovetail.cli.given_arguments import get_text
@@ -14,11 +15,14 @@ from dovetail.cli.lint import rules
 from dovetail.cli.lint.schemas import check_schemas
 from dovetail.cli.output import FAILED, align, err, one_line, out, out_json, styled
 from dovetail.cli.shared_options import ServerCommand, ServerTarget, server_options
+from dovetail.cli.target import is_openapi
+from dovetail.errors import SetupError
 from dovetail.protocol import types
 from dovetail.protocol.revisions import BY_NAME
 
 if TYPE_CHECKING:
     from dovetail.client import Client
+    from dovetail.openapi import OpenApi
 
 NEVER = "never"
 TOOL_TOKENS = 1_000  # estimated; a definition with more is reported
@@ -32,6 +36,7 @@ Examples:
   dovetail lint server.py --fail-on warning        for CI
   dovetail lint server.py --ignore parameter-description,hint-destructive:delete_note
   dovetail lint http://127.0.0.1:8000/mcp --select schema --json
+  dovetail lint openapi.yaml                       the tools that an OpenAPI document makes
   dovetail lint --rules                            what is looked for
 
 It ends with 1 if something at or above --fail-on is found. Tokens are an estimate: a quarter of the bytes.
@@ -83,20 +88,53 @@ async def command(
     server: ServerTarget, fail_on: str, select: list[rules.RuleChoice], ignore: list[rules.RuleChoice], as_json: bool
 ) -> None:
     """Find what clients and models will stumble over in what the server at TARGET offers."""
-    async with server.started() as running, cli.connect.connected(running) as client:
-        catalog = await fetch_catalog(client)
+    api = _load_api(server.shown) if is_openapi(server.shown) else None
+    if api is None:
+        async with server.started() as running, cli.connect.connected(running) as client:
+            catalog = await fetch_catalog(client)
+    else:
+        async with dovetail.Client(api) as client:
+            catalog = await fetch_catalog(client)
     selected = select or [rules.RuleChoice(rules.RULES)]
     candidates = [found for found in check_catalog(catalog) if rules.is_chosen(found, selected)]
     findings = [found for found in candidates if not rules.is_chosen(found, ignore)]
     if as_json:
-        out_json(report(catalog, findings))
+        out_json(report(catalog, findings) | (api_report(api, catalog) if api else {}))
     else:
+        for line in api_lines(api, catalog) if api else ():
+            out(line)
         for line in report_lines(findings):
             out(line)
         err(token_summary(catalog), dim=True)
         err(summary(findings), bold=True)
     if fail_on != NEVER and rules.at_least(fail_on, findings):
         raise click.exceptions.Exit(FAILED)
+
+
+def _load_api(path: str) -> "OpenApi":
+    try:
+        return dovetail.OpenApi(path, base_url="http://localhost")  # nothing is called
+    except SetupError as failure:
+        raise click.ClickException(str(failure)) from None
+
+
+def api_report(api: "OpenApi", catalog: Catalog) -> dict[str, Any]:
+    """The operations of an OpenAPI document as tools, and what was cut or left out."""
+    tokens = {get_text(tool, "name"): estimate_tokens(tool) for tool in catalog.tools}
+    tools = [
+        {"tool": each.name, "method": each.method, "path": each.path, "tokens": tokens.get(each.name, 0)}
+        for each in api.operations
+    ]
+    kept = {"cut": api.report.cut, "left_out": api.report.left_out, "notes": api.report.notes}
+    return {"operations": tools, "report": kept}
+
+
+def api_lines(api: "OpenApi", catalog: Catalog) -> list[str]:
+    rows = [
+        (row["tool"], one_line(f"{row['method']} {row['path']}", 80), f"about {row['tokens']} tokens")
+        for row in api_report(api, catalog)["operations"]
+    ]
+    return [*align(rows), *(one_line(line, 200) for line in str(api.report).split("\n")), ""]
 
 
 async def fetch_catalog(client: "Client") -> Catalog:
