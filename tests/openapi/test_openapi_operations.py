@@ -1,6 +1,7 @@
 """Operations of OpenAPI documents as tools: names, arguments, schemas, texts, servers, and what is left out."""
 
 import copy
+from functools import reduce
 from typing import Any
 
 import jsonschema_rs
@@ -127,6 +128,10 @@ def test_keywords_of_openapi_3_0_become_json_schema() -> None:
         "format": "date",
     }
     assert converted({"type": "string", "enum": [1, True]})["enum"] == ["1", "true"]
+    assert converted({"type": "array", "const": reduce(lambda value, _: [value], range(200), [])}).keys() == {
+        "type",
+        "items",
+    }
     assert converted(
         {"$ref": "#/components/schemas/A", "description": "mine"}, A={"type": "string", "description": "its"}
     ) == {

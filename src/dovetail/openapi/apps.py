@@ -119,10 +119,8 @@ class AppSender:
             if not answer.done():
                 answer.cancel()
             elif answer.result()["type"].endswith(".failed"):
-                lines = str(answer.result().get("message", "")).strip().splitlines()
-                raise SetupError(
-                    f"OpenApi.from_app: the {name} of the app failed: {lines[-1] if lines else 'it says no more'}"
-                )
+                *_, last = str(answer.result().get("message") or "it does not say why").strip().splitlines()
+                raise SetupError(f"OpenApi.from_app: the {name} of the app failed: {last}")
 
         try:
             await step("startup")
@@ -167,7 +165,6 @@ class _Exchange:
                 self.response.set_exception(ResponseTooLong())
                 raise ResponseTooLong
             if not message.get("more_body", False):
-                headers = {
-                    name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._start["headers"]
-                }
+                pairs = self._start.get("headers", ())
+                headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in pairs}
                 self.response.set_result(ApiResponse(self._start["status"], headers, bytes(self._content)))

@@ -28,6 +28,7 @@ _SECRET = re.compile(r"(?<=//)[^/@]*@")  # the user and password of a URL
 _YAML_NAME = re.compile(r"\.ya?ml\Z", re.IGNORECASE)
 _SEPARATORS = (b",", b"\n", b"[", b"{", b"- ", b": ")  # each value has one of them before it
 _VERSION = re.compile(r"3\.[012](\..*)?")
+_INDEX = re.compile(r"[0-9]{1,9}")
 _MAX_HOPS = 32  # from reference to reference
 
 
@@ -71,7 +72,7 @@ class Document:
         else:
             path = Path(text).resolve()
             self.base, self._folder, loaded = str(path), path.parent, self._open(path)
-        self.spec: Spec = _checked(loaded, self.base or "the document")
+        self.spec: Spec = _checked(loaded, without_secrets(self.base) or "the document")
         self._files: dict[str, Any] = {self.base: self.spec}
 
     @classmethod
@@ -104,16 +105,15 @@ class Document:
         file = self._file(address, base) if address else base
         pointer, found = unquote(fragment), self._files[file]
         if pointer and not pointer.startswith("/"):
-            raise BadReference(
-                f"the reference {excerpt(reference)} names an anchor; write it as a path: #/components/…"
-            )
+            raise BadReference(f"the reference {excerpt(reference)} names an anchor; use a path: #/components/…")
         for step in pointer.split("/")[1:]:
             step = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list):
-                found = dict(zip(map(str, range(len(found))), found, strict=True))
-            if not isinstance(found, dict) or step not in found:
+            if isinstance(found, list) and _INDEX.fullmatch(step) and int(step) < len(found):
+                found = found[int(step)]
+            elif isinstance(found, dict) and step in found:
+                found = found[step]
+            else:
                 raise BadReference(f"the reference {excerpt(reference)} leads nowhere")
-            found = found[step]
         return Target(found, file, f"{file}#{pointer}")
 
     def _file(self, address: str, base: str) -> str:
@@ -196,9 +196,11 @@ class _SameOrigin(HTTPRedirectHandler):
 def _fetch(url: str, most: int, timeout: float, results: "queue.SimpleQueue[tuple[str, bytes] | Exception]") -> None:
     request = Request(url, headers={"Accept": "application/json, application/yaml;q=0.9, */*;q=0.1"})
     try:
+        if "@" in urlsplit(url).netloc:
+            raise OSError("its URL has a user or password; fetch it yourself, and give the dict")
         with build_opener(_SameOrigin).open(request, timeout=timeout) as response:
             results.put((response.geturl(), response.read(most)))
-    except Exception as error:  # whatever urllib raises: the caller says that there is no document
+    except Exception as error:  # urllib raises many; the caller says which
         results.put(error)
 
 

@@ -162,6 +162,8 @@ def read_operations(
             operations.append(reader.read(entry, name))
         except (_Unusable, BadReference) as reason:
             report.left_out.append(f"{entry.place}: {reason}")
+        except RecursionError:  # values of JSON, as in `enum`, that are compared
+            report.left_out.append(f"{entry.place}: it is nested too deeply")
     if not operations:
         raise SetupError(f"the document has no operation that can be a tool. {' '.join(report.left_out[:3])}".strip())
     report.tools = len(operations)

@@ -15,6 +15,7 @@ import msgspec
 
 from dovetail.errors import SetupError
 from dovetail.openapi.document import BadReference, Document, as_object
+from dovetail.schema.explain import is_within_limits
 from dovetail.schema.validate import Pattern, SchemaDocument, SchemaLimits
 
 Schema = dict[str, Any]
@@ -51,13 +52,17 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
+def _is_shallow(value: Any) -> bool:
+    return is_within_limits(value, MAX_LEVELS, sys.maxsize)  # the validator crashes if a schema holds a deep value
+
+
 _KEYWORDS: dict[str, Callable[[Any], bool]] = {  # of requests, with what their values have to be
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _is_count),
     **dict.fromkeys(("format", "pattern", "contentEncoding", "contentMediaType"), lambda value: isinstance(value, str)),
     **dict.fromkeys(("uniqueItems", "deprecated"), lambda value: value is True),
-    **dict.fromkeys(("const", "default"), lambda _: True),
-    "enum": lambda value: isinstance(value, list) and bool(value),
+    **dict.fromkeys(("const", "default"), _is_shallow),
+    "enum": lambda value: isinstance(value, list) and bool(value) and _is_shallow(value),
     "required": lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
     "multipleOf": lambda value: _is_number(value) and value > 0,
 }
@@ -156,8 +161,10 @@ class Schemas:
             return {"$ref": f"#/$defs/{self._name(key, reference, base)}"}
         if key not in self._known:
             self._open.add(key)
-            self._known[key] = self.convert(target.value, target.base)
-            self._open.remove(key)
+            try:
+                self._known[key] = self.convert(target.value, target.base)
+            finally:
+                self._open.remove(key)
         return {"$ref": f"#/$defs/{self._names[key]}"} if key in self._names else self._known[key]
 
     def _name(self, key: str, reference: str, base: str) -> str:
