@@ -107,7 +107,7 @@ class JudgedRequest:
             query=ImmutableMultiDict(parse_qsl(query, keep_blank_values=True)),
             header=Headers(self.arrived.headers),
             cookie=cookies,
-            path=path_values(self.path_pattern, raw_path),
+            path=path_values(self.path_pattern.partition("#")[0], raw_path),  # a fragment is never sent
         )
 
 

@@ -74,11 +74,6 @@ def spec_of(name: str) -> dict[str, Any]:
     return read(fetch_specifications.path_of(name).read_bytes())
 
 
-def possible(name: str) -> list[tuple[str, str]]:
-    """Operations that a request can be made for: Box tells some apart by a fragment, which is never sent."""
-    return [(method, path) for method, path in operations(spec_of(name)) if "#" not in path]
-
-
 @functools.cache
 def imported(name: str) -> OpenApi:
     port = listener().getsockname()[1]
@@ -91,7 +86,7 @@ def test_every_operation_becomes_a_tool(name: str) -> None:
     began = time.monotonic()
     report = imported(name).report
     assert time.monotonic() - began < HANG
-    assert report.tools == len(possible(name)), report.left_out
+    assert report.tools == len(list(operations(spec_of(name)))), report.left_out
 
 
 @pytest.mark.slow
@@ -115,7 +110,7 @@ async def requested(client: Client, tool: str, arguments: dict[str, Any], seen: 
 async def check_requests(name: str, count: int) -> None:
     """A random request of so many operations, or of all if there are fewer."""
     spec = spec_of(name)
-    everything = possible(name)
+    everything = list(operations(spec))
     chosen = Random(name).sample(everything, min(count, len(everything)))
     tools = {f"{method}_{everything.index((method, path))}": (method, path) for method, path in chosen}
     names = {operation: tool for tool, operation in tools.items()}
