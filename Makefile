@@ -25,7 +25,7 @@ soak: $(STAMP) .cache/suites/.fetched node fastmcp servers browser specification
 	$(BIN)/pytest -m soak --timeout 3600 -s
 	$(BIN)/pytest benchmarks/tests --timeout 600
 
-bench: $(STAMP)          ## how fast it is, beside the peers; about 20 minutes. QUESTIONS="http_call stdio" asks only these
+bench: $(STAMP) specifications tools   ## how fast it is, beside the peers; about 20 minutes. QUESTIONS="http_call stdio" asks only these
 	$(BIN)/python -m benchmarks $(QUESTIONS)
 
 conformance: $(STAMP) node   ## the official conformance suite, under the strict rule
