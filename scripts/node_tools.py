@@ -65,7 +65,7 @@ def install(target: Path = TARGET, wanted: Path = WANTED) -> None:
         return
     npm = shutil.which("npm")
     if npm is None:
-        raise NodeMissing("npm is not on the PATH: the conformance suite and the TypeScript client can't be installed")
+        raise NodeMissing(f"npm is not on the PATH: the packages of tests/{wanted.name} can't be installed")
     target.mkdir(parents=True, exist_ok=True)
     (target / STAMP).unlink(missing_ok=True)
     for name in MANIFESTS:
@@ -76,7 +76,7 @@ def install(target: Path = TARGET, wanted: Path = WANTED) -> None:
             (target / STAMP).touch()
             return
         time.sleep(pause)
-    raise NodeMissing(f"npm could not install the packages of {wanted.name}, {len(PAUSES)} times")
+    raise NodeMissing(f"npm could not install the packages of tests/{wanted.name}, {len(PAUSES)} times")
 
 
 def _has_node(target: Path) -> bool:
