@@ -97,11 +97,9 @@ async def test_what_a_search_gives_of_a_tool() -> None:
     assert (hints["call_tool"].destructive_hint, hints["call_tool"].open_world_hint) == (True, True)
 
 
-async def test_a_search_without_a_result_says_what_there_is() -> None:
+async def test_a_search_without_a_result_tells_how_many_tools_there_are() -> None:
     async with Client(new_server()) as client:
-        found = (await client.call_tool("search_tools", {"query": "zebra"})).data
-    assert (found["tools"], found["total"]) == ([], 3)
-    assert "people" in found["hint"]
+        assert (await client.call_tool("search_tools", {"query": "zebra"})).data == {"tools": [], "total": 3}
 
 
 @eras
@@ -173,10 +171,12 @@ async def test_a_call_by_call_tool_has_the_rights_of_the_real_tool() -> None:
     async with Client(guarded(), principal=GUEST) as client:
         with pytest.raises(ServerError, match="write"):
             await call(client, "write_report")
-        with pytest.raises(ToolError, match="no tool 'secret_report'") as refusal:
-            await call(client, "secret_report")
-        assert "read_report" in str(refusal.value)
-        assert "write_report" not in str(refusal.value)
+        refusals = []
+        for name in ("secret_report", "absent_report"):
+            with pytest.raises(ToolError, match=f"no tool '{name}'; find tools") as refusal:
+                await call(client, name)
+            refusals.append(str(refusal.value).replace(name, ""))
+        assert refusals[0] == refusals[1]
     async with Client(guarded(), principal=WRITER) as client:
         assert [await call(client, name) for name in ("write_report", "secret_report")] == ["wrote", "secret"]
 
@@ -237,7 +237,7 @@ async def test_middleware_audit_and_limits_see_the_real_tool() -> None:
         ({"name": "whoami"}, "me"),
         ({"name": "whoami", "arguments": None}, "me"),
         ({"name": "call_tool", "arguments": {"name": "whoami"}}, "can't call itself"),
-        ({"name": "invoice_create"}, "Near it: create_invoice"),
+        ({"name": "invoice_create"}, "no tool 'invoice_create'"),
         ({"name": "create_invoice"}, "Invalid arguments for create_invoice:\n- customer: required"),
         ({"name": "whoami", "arguments": [1]}, "arguments: expected an object, got an array"),
         ({"name": "whoami", "arguments": "[" * 5000 + "]" * 5000}, "arguments: "),
@@ -366,13 +366,17 @@ async def by_definition(query: str, tools: Sequence[ToolDefinition], limit: int)
     return [tool for tool in tools if tool.name.startswith(query)] * 2
 
 
-@pytest.mark.parametrize("function", [by_name, by_definition])
-async def test_a_function_ranks(function: Any, caplog: pytest.LogCaptureFixture) -> None:
+class ByName:
+    async def __call__(self, *given: Any) -> list[str]:
+        return by_name(*given)
+
+
+@pytest.mark.parametrize("function", [by_name, by_definition, ByName()])
+async def test_a_function_ranks(function: Any) -> None:
     async with Client(new_server(tool_search=function, token_budget=0)) as client:
         assert await search(client, "create") == ["create_invoice"]
         assert await search(client, "unknown") == []
         assert await listed(client) == ["whoami", *PAIR]
-    assert ("'nonsense', which is no tool" in caplog.text) == (function is by_name)
 
 
 @pytest.mark.parametrize("given", [None, 5, [[]]])
