@@ -20,7 +20,7 @@ from dovetail.protocol.types import ToolDefinition
 from dovetail.schema.explain import FORMATS, excerpt, listed
 from dovetail.schema.generate import JsonSchema
 
-MAX_PARTS = 2_000  # of a schema, written out
+MAX_BYTES = 60_000  # of a schema, written out; a model that reads one tool of this size has no room for others
 MAX_DEPTH = 48  # of its parts
 MAX_BRANCHES = 16  # of a union
 LEVELS = 3  # of a type inside itself
@@ -46,6 +46,17 @@ _JSON_TYPES = {
 }  # fmt: skip
 _is_name = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 _COMBINING = ("$ref", "allOf", "anyOf", "oneOf", "const", "enum", "type")
+_NESTING = {
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "properties",
+    "patternProperties",
+    "items",
+    "prefixItems",
+    "$defs",
+    "definitions",
+}
 _NOTES = ("description", "default", "deprecated", "x-mcp-header")  # beside a union: they go to its first branch
 _STRUCTURE = {"properties": "object", "required": "object", "items": "array"}  # keywords of the dialect, by type
 _WRITTEN = {  # by their own code, or for no model to know
@@ -101,7 +112,7 @@ class _Writer:
     def __init__(self, schema: Any) -> None:
         self._schema = schema
         self._changes: dict[str, dict[str, None]] = {}  # paths by rule, in their order
-        self._parts_left = MAX_PARTS
+        self._bytes_left = MAX_BYTES
 
     def root(self) -> Portable:
         """One object, even for a union: with all properties, of which those are required that all branches require."""
@@ -131,12 +142,13 @@ class _Writer:
     # ── the ways to fit a part ──
 
     def _options(self, part: Any, at: _Place) -> list[_Option]:
-        self._parts_left -= 1
-        if self._parts_left < 0 or at.depth > MAX_DEPTH:
-            self._change(at, "size")
-            return []
         if not isinstance(part, dict):
             return [] if part is False else [_Option({})]
+        flat = {keyword: value for keyword, value in part.items() if keyword not in _NESTING}
+        self._bytes_left -= 20 + len(msgspec.json.encode(flat))
+        if self._bytes_left < 0 or at.depth > MAX_DEPTH:
+            self._change(at, "size")
+            return []
         own = {keyword: value for keyword, value in part.items() if keyword not in _COMBINING}
         notes = {keyword: own.pop(keyword) for keyword in _NOTES if keyword in own}
         found = [_Option(own)]
@@ -206,7 +218,7 @@ class _Writer:
         return [self._described(keywords, "string", at, self._change(at, rule)), *_ANYTHING_BUT_STRINGS]
 
     def _object(self, keywords: JsonSchema, at: _Place) -> JsonSchema:
-        required = list(dict.fromkeys(name for name in _list(keywords.get("required")) if isinstance(name, str)))
+        required = dict.fromkeys(name for name in _list(keywords.get("required")) if isinstance(name, str))
         parts, words = self._named_parts(keywords, required, at)
         properties: dict[str, JsonSchema] = {}
         for name, part in parts.items():
@@ -224,7 +236,7 @@ class _Writer:
         needed = {"required": needed} if (needed := [name for name in required if name in properties]) else {}
         return {**self._described(keywords, "object", at, words), "properties": properties, **needed}
 
-    def _named_parts(self, keywords: JsonSchema, required: list[str], at: _Place) -> tuple[JsonSchema, str]:
+    def _named_parts(self, keywords: JsonSchema, required: Iterable[str], at: _Place) -> tuple[JsonSchema, str]:
         """The schemas of properties by their names, with examples for a map, and words for other names."""
         by_pattern = iter(_dict(keywords.get("patternProperties")).values())
         other = next(by_pattern, keywords.get("additionalProperties", True))
@@ -290,17 +302,24 @@ def _merged(one: _Option, other: _Option) -> _Option | None:
         if keyword == "type" and mine != theirs:
             merged["type"] = "integer" if {mine, theirs} == {"integer", "number"} else None
         elif keyword == "enum":
-            merged["enum"] = [value for value in mine if value in theirs]
+            known = set(map(msgspec.json.encode, theirs))
+            merged["enum"] = [value for value in mine if msgspec.json.encode(value) in known]
         elif keyword == "required":
             merged["required"] = [*_list(mine), *_list(theirs)]
-        elif keyword == "items":
-            merged["items"] = {"allOf": [mine, theirs]}
-        elif keyword == "properties":
-            mine, theirs = _dict(mine), _dict(theirs)
-            both = {name: {"allOf": [mine[name], theirs[name]]} for name in mine.keys() & theirs.keys()}
-            merged["properties"] = {**mine, **theirs, **both}
+        elif keyword in ("items", "additionalProperties"):
+            merged[keyword] = _both(mine, theirs)
+    if names := _dict(a.get("properties")) | _dict(b.get("properties")):
+        merged["properties"] = {name: _both(_property(a, name), _property(b, name)) for name in names}
     fits = merged.get("type", "any") and merged.get("enum", True)
     return _Option(merged, one.trail + other.trail) if fits else None
+
+
+def _property(keywords: JsonSchema, name: str) -> Any:
+    return _dict(keywords.get("properties")).get(name, keywords.get("additionalProperties", True))
+
+
+def _both(one: Any, other: Any) -> Any:
+    return other if one is True else one if other is True or one == other else {"allOf": [one, other]}
 
 
 def _union(branches: Iterable[JsonSchema]) -> JsonSchema | None:
@@ -312,7 +331,7 @@ def _union(branches: Iterable[JsonSchema]) -> JsonSchema | None:
 
 def _target(schema: Any, reference: str) -> Any:
     """What a reference within the document means; any value if it leads elsewhere."""
-    found = schema if reference.startswith("#") else True
+    found = schema if reference == "#" or reference.startswith("#/") else True
     for step in reference.split("/")[1:]:
         found = _dict(found).get(step.replace("~1", "/").replace("~0", "~"), True)
     return found
