@@ -1,6 +1,7 @@
 """Tool search: short lists, who finds what, and calls by `call_tool` that all others see as those of the real tool."""
 
 import asyncio
+import gc
 import json
 import logging
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from dovetail import (
     ToolRegistry,
 )
 from dovetail.auth import Principal
+from dovetail.engine.tool_search import View
 from http_serving import hosted
 from sdk import HANDSHAKE, MODERN, REVISIONS
 from wire import Wire
@@ -179,6 +181,20 @@ async def test_a_call_by_call_tool_has_the_rights_of_the_real_tool() -> None:
         assert refusals[0] == refusals[1]
     async with Client(guarded(), principal=WRITER) as client:
         assert [await call(client, name) for name in ("write_report", "secret_report")] == ["wrote", "secret"]
+
+
+async def test_what_is_kept_of_callers_is_bounded() -> None:
+    def nobody(caller: Principal | None) -> bool:
+        return False
+
+    nobody.key = lambda caller: caller.subject  # type: ignore[attr-defined]
+    server = Server("guarded", version="1.0.0", tool_search="auto")
+    server.add_tool(lambda: "", name="hidden", authorize=nobody)
+    for number in range(1_100):
+        async with Client(server, principal=Principal(subject=str(number))) as client:
+            assert await listed(client) == []
+    gc.collect()
+    assert sum(isinstance(each, View) for each in gc.get_objects()) < 1_050
 
 
 async def test_what_is_disabled_is_not_found() -> None:

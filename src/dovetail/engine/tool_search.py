@@ -35,7 +35,8 @@ SearchFunction = Callable[[str, Sequence[ToolDefinition], int], Names | Awaitabl
 CALL_TOOL = "call_tool"
 FOUND = ("name", "title", "description", "inputSchema", "annotations")  # what a search gives of each tool
 LAST_NUMBERS = 1 << 63  # behind the tools of all mounts, in lists
-MAX_CACHED_TOOLS = 20_000  # in all views together; an index takes up to six kilobytes for each
+MAX_CACHED_TOOLS = 20_000  # in all views together; an index takes about six kilobytes for each
+VIEW_COST = 20  # tools: what a view takes besides them
 
 log = logging.getLogger("dovetail")
 
@@ -97,13 +98,6 @@ async def call_tool(
 # ── searches ──
 
 
-class FoundTools(msgspec.Struct, frozen=True):
-    """The best tools first; `total` is the number of all that can be found."""
-
-    tools: list[dict[str, Any]]
-    total: int
-
-
 class View:
     """The tools that callers with the same rights see in one version of the catalog, and their index."""
 
@@ -141,7 +135,7 @@ class ToolSearch:
         query: Annotated[str, Field(description="What is to be done, in a few words")],
         ctx: Context,
         limit: Annotated[int, Field(ge=1, le=20, description="How many tools to give")] = 5,
-    ) -> FoundTools:
+    ) -> dict[str, Any]:
         """Find tools of this server by what they do. Most of them are not in your list; call them with call_tool."""
         engine, context = request_of(ctx)
         if engine.before_list:
@@ -152,7 +146,7 @@ class ToolSearch:
             tools = await view.search(engine, query, limit)
         shaped = (shape_definition(engine.shown(tool), context.request.revision) for tool in tools)
         found = [{key: value for key, value in msgspec.to_builtins(each).items() if key in FOUND} for each in shaped]
-        return FoundTools(found, len(view.tools))
+        return {"tools": found, "total": len(view.tools)}
 
     async def _by_function(self, query: str, tools: Sequence[Tool], limit: int) -> list[Tool] | None:
         """What the author's function finds, of what the caller may see; None if it fails."""
@@ -183,13 +177,12 @@ class ToolSearch:
         return self._views.get((snapshot, visibility)) or self._add_view((snapshot, visibility), tools)
 
     def _add_view(self, key: tuple[Snapshot[Tool], Hashable], tools: Sequence[Tool]) -> View:
-        """A new view, in place of those of other versions of the catalog, and of old ones if there are too many."""
-        snapshot, _ = key
-        views = {other: view for other, view in self._views.copy().items() if other[0].version == snapshot.version}
-        while views and len(tools) + sum(len(view.tools) for view in views.values()) > MAX_CACHED_TOOLS:
-            del views[next(iter(views))]
-        added = views[key] = View(tools, self._short_list(snapshot) if self._is_on(tools) else snapshot)
-        self._views = views
+        """A new view, for which the oldest ones make room; those of older snapshots are never asked for again."""
+        added = self._views[key] = View(tools, self._short_list(key[0]) if self._is_on(tools) else key[0])
+        cached = sum(VIEW_COST + len(view.tools) for view in self._views.values())
+        while cached > MAX_CACHED_TOOLS and len(self._views) > 1:
+            oldest = self._views.pop(next(iter(self._views)))
+            cached -= VIEW_COST + len(oldest.tools)
         return added
 
     def _is_on(self, tools: Sequence[Tool]) -> bool:

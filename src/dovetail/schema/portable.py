@@ -21,6 +21,7 @@ from dovetail.schema.explain import FORMATS, excerpt, listed
 from dovetail.schema.generate import JsonSchema
 
 MAX_BYTES = 60_000  # of a schema, written out; a model that reads one tool of this size has no room for others
+PART_BYTES = 50  # of each part, besides its own words
 MAX_DEPTH = 48  # of its parts
 MAX_BRANCHES = 16  # of a union
 LEVELS = 3  # of a type inside itself
@@ -46,16 +47,8 @@ _JSON_TYPES = {
 }  # fmt: skip
 _is_name = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 _COMBINING = ("$ref", "allOf", "anyOf", "oneOf", "const", "enum", "type")
-_NESTING = {
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "properties",
-    "patternProperties",
-    "items",
-    "prefixItems",
-    "$defs",
-    "definitions",
+_NESTING = {  # these hold parts, which count for themselves
+    *("allOf", "anyOf", "oneOf", "properties", "patternProperties", "items", "prefixItems", "$defs", "definitions"),
 }
 _NOTES = ("description", "default", "deprecated", "x-mcp-header")  # beside a union: they go to its first branch
 _STRUCTURE = {"properties": "object", "required": "object", "items": "array"}  # keywords of the dialect, by type
@@ -145,7 +138,7 @@ class _Writer:
         if not isinstance(part, dict):
             return [] if part is False else [_Option({})]
         flat = {keyword: value for keyword, value in part.items() if keyword not in _NESTING}
-        self._bytes_left -= 20 + len(msgspec.json.encode(flat))
+        self._bytes_left -= PART_BYTES + len(msgspec.json.encode(flat))
         if self._bytes_left < 0 or at.depth > MAX_DEPTH:
             self._change(at, "size")
             return []
