@@ -298,6 +298,27 @@ async def test_questions_progress_and_idempotency_go_through_call_tool(revision:
     assert reports
 
 
+async def test_an_answer_counts_for_the_tool_and_the_arguments_that_asked() -> None:
+    server = new_server(secret="s" * 40)
+
+    for name in ("pay", "refund"):
+
+        @server.tool(name=name)
+        async def ask(ctx: Context, person: str) -> str:
+            return f"{(await ctx.elicit(f'How much for {person}?', int)).data} for {person}"
+
+    async with Wire(server, MODERN, capabilities={"elicitation": {"form": {}}}) as wire:
+        pay = {"name": "pay", "arguments": {"person": "Ann"}}
+        asked = await wire.ask("tools/call", {"name": "call_tool", "arguments": pay})
+        answers = {key: {"action": "accept", "content": {"value": 3}} for key in asked["inputRequests"]}
+        more = {"requestState": asked["requestState"], "inputResponses": answers}
+        for other in ({**pay, "name": "refund"}, {**pay, "arguments": {"person": "Bob"}}):
+            refusal = await wire.refusal("tools/call", {"name": "call_tool", "arguments": other, **more})
+            assert "request state can't be used" in refusal["message"]
+        paid = await wire.ask("tools/call", {"name": "call_tool", "arguments": pay, **more})
+    assert paid["content"][0]["text"] == "3 for Ann"
+
+
 @eras
 async def test_a_call_over_http_needs_no_headers_of_the_real_tool(revision: str) -> None:
     server = new_server()

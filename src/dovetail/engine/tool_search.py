@@ -141,17 +141,18 @@ class ToolSearch:
         if engine.before_list:
             await engine.fetch_catalogs(context)
         view = await self.view(context, engine.tools.snapshot_for(engine.rules_of(context)))
-        tools = await self._by_function(query, view.tools, limit) if callable(self._option) else None
+        rank = self._option
+        tools = await self._ranked(partial(rank, query), view.tools, limit) if callable(rank) else None
         if tools is None:
             tools = await view.search(engine, query, limit)
         shaped = (shape_definition(engine.shown(tool), context.request.revision) for tool in tools)
         found = [{key: value for key, value in msgspec.to_builtins(each).items() if key in FOUND} for each in shaped]
         return {"tools": found, "total": len(view.tools)}
 
-    async def _by_function(self, query: str, tools: Sequence[Tool], limit: int) -> list[Tool] | None:
+    async def _ranked(self, rank: Callable[..., Any], tools: Sequence[Tool], limit: int) -> list[Tool] | None:
         """What the author's function finds, of what the caller may see; None if it fails."""
         known = {tool.name: tool for tool in tools}
-        call = partial(self._option, query, [tool.definition for tool in tools], limit)
+        call = partial(rank, [tool.definition for tool in tools], limit)
         try:
             given = await self._engine.threads.run(call, label="tool_search")
             if inspect.isawaitable(given):  # of an `async def`, which runs here
@@ -159,7 +160,7 @@ class ToolSearch:
             names = dict.fromkeys(getattr(each, "name", each) for each in given)
             return [known[name] for name in names if name in known][:limit]
         except Exception:
-            log.exception("tool_search: %r failed, so the tools are ranked by their words", self._option)
+            log.exception("tool_search: the function failed, so the tools are ranked by their words")
             return None
 
     # ── views ──
