@@ -85,32 +85,29 @@ def portable_tool(tool: ToolDefinition) -> ToolDefinition:
 
 
 class _Place(NamedTuple):
-    """A place in a schema: the path of its values, the references that led to it, and its depth."""
+    """A place in a schema: the path of its values, and how many parts are around it."""
 
     path: str = ""
-    trail: tuple[str, ...] = ()
     depth: int = 0
 
 
-class _Option(NamedTuple):
-    """One way to fit a part of a schema: keywords without references and unions, and the references to them."""
-
-    keywords: JsonSchema
-    trail: tuple[str, ...] = ()
-
-
 class _Writer:
-    """Writes the parts of one schema. What can't be given at all, or is beyond the limits, has no options."""
+    """Writes the parts of one schema.
+
+    An option is one way to fit a part: keywords without references and unions. What can't be given, or is beyond the
+    limits, has none.
+    """
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
         self._changes: dict[str, dict[str, None]] = {}  # paths by rule, in their order
         self._bytes_left = MAX_BYTES
+        self._references = [set[str]()]  # that have led to the part which is written, and to those around it
 
     def root(self) -> Portable:
         """One object, even for a union: with all properties, of which those are required that all branches require."""
-        options = self._product([_Option({"type": "object"})], self._options(self._schema, _Place()), _Place())
-        branches = [self._object(keywords, _Place(trail=trail)) for keywords, trail in options] or [{"properties": {}}]
+        options = self._product([{"type": "object"}], self._options(self._schema, _Place()), _Place())
+        branches = [self._object(option, _Place()) for option in options] or [{"properties": {}}]
         if len(branches) > 1:
             self._change(_Place(), "root union")
         names = dict.fromkeys(name for branch in branches for name in branch["properties"])
@@ -134,9 +131,9 @@ class _Writer:
 
     # ── the ways to fit a part ──
 
-    def _options(self, part: Any, at: _Place) -> list[_Option]:
+    def _options(self, part: Any, at: _Place) -> list[JsonSchema]:
         if not isinstance(part, dict):
-            return [] if part is False else [_Option({})]
+            return [] if part is False else [{}]
         flat = {keyword: value for keyword, value in part.items() if keyword not in _NESTING}
         self._bytes_left -= PART_BYTES + len(msgspec.json.encode(flat))
         if self._bytes_left < 0 or at.depth > MAX_DEPTH:
@@ -144,40 +141,39 @@ class _Writer:
             return []
         own = {keyword: value for keyword, value in part.items() if keyword not in _COMBINING}
         notes = {keyword: own.pop(keyword) for keyword in _NOTES if keyword in own}
-        found = [_Option(own)]
+        found = [own]
         for keyword in _COMBINING:
             if keyword in part:
                 for others in self._combined(keyword, part[keyword], at._replace(depth=at.depth + 1)):
                     found = self._product(found, others, at)
         if found and notes:
-            first = next((index for index, each in enumerate(found) if _type_of(each.keywords) != "null"), 0)
-            found[first] = found[first]._replace(keywords={**found[first].keywords, **notes})
+            first = next((index for index, option in enumerate(found) if _type_of(option) != "null"), 0)
+            found[first] = {**found[first], **notes}
         return found
 
-    def _combined(self, keyword: str, value: Any, at: _Place) -> Iterator[list[_Option]]:
+    def _combined(self, keyword: str, value: Any, at: _Place) -> Iterator[list[JsonSchema]]:
         """The options of schemas that apply to the same value, or of types and values that are listed."""
         if keyword in ("$ref", "allOf", "oneOf", "const") or (keyword == "type" and isinstance(value, list)):
             self._change(at, "list of types" if keyword == "type" else keyword)
         if keyword == "$ref":
-            reference = str(value)
-            if at.trail.count(reference) == LEVELS:
+            reference, (*around, here) = str(value), self._references
+            here.add(reference)
+            is_cut = sum(reference in each for each in around) == LEVELS
+            if is_cut:
                 self._change(at, "recursion")
-                yield []
-            else:
-                inner = self._options(_target(self._schema, reference), at._replace(trail=(*at.trail, reference)))
-                yield [option._replace(trail=(reference, *option.trail)) for option in inner]
+            yield [] if is_cut else self._options(_target(self._schema, reference), at)
         elif keyword == "type":
             kinds = [kind for kind in (value if isinstance(value, list) else [value]) if kind in _JSON_TYPES.values()]
-            yield [_Option({"type": kind}) for kind in kinds] or [_Option({})]
+            yield [{"type": kind} for kind in kinds] or [{}]
         elif keyword in ("const", "enum"):
             by_type: dict[str, list[Any]] = {}
             for each in [value] if keyword == "const" else _list(value):
                 by_type.setdefault(_JSON_TYPES[type(each)], []).append(each)
-            yield [_Option({"type": kind, "enum": values}) for kind, values in by_type.items()]
+            yield [{"type": kind, "enum": values} for kind, values in by_type.items()]
         elif branches := [self._options(branch, at) for branch in _list(value)]:
             yield from branches if keyword == "allOf" else [[option for branch in branches for option in branch]]
 
-    def _product(self, some: list[_Option], others: list[_Option], at: _Place) -> list[_Option]:
+    def _product(self, some: list[JsonSchema], others: list[JsonSchema], at: _Place) -> list[JsonSchema]:
         found = [both for one in some for other in others if (both := _merged(one, other)) is not None]
         if len(found) > MAX_BRANCHES:
             self._change(at, "size")
@@ -186,12 +182,14 @@ class _Writer:
     # ── a part in the dialect ──
 
     def _part(self, part: Any, at: _Place) -> JsonSchema | None:
+        self._references.append(set())
         options = self._options(part, at)
-        offered = [option for option in options if _type_of(option.keywords) != "null"] or options
+        offered = [option for option in options if _type_of(option) != "null"] or options
         if len(offered) < len(options):
             self._change(at, "null")
-        written = (self._write(keywords, at._replace(trail=at.trail + trail)) for keywords, trail in offered)
-        return _union(branch for branches in written for branch in branches)
+        written = _union(branch for option in offered for branch in self._write(option, at))
+        self._references.pop()
+        return written
 
     def _write(self, keywords: JsonSchema, at: _Place) -> list[JsonSchema]:
         kind = _type_of(keywords)
@@ -215,7 +213,7 @@ class _Writer:
         parts, words = self._named_parts(keywords, required, at)
         properties: dict[str, JsonSchema] = {}
         for name, part in parts.items():
-            inner = _Place(f"{at.path}.{name}" if at.path else name, at.trail, at.depth + 1)
+            inner = _Place(f"{at.path}.{name}" if at.path else name, at.depth + 1)
             if not _is_name(name):
                 self._change(inner, "property name")
             if _is_name(name) or name in required:
@@ -246,7 +244,7 @@ class _Writer:
     def _array(self, keywords: JsonSchema, at: _Place) -> list[JsonSchema]:
         items, words = keywords.get("items", True), ""
         first = _list(keywords.get("prefixItems")) or _list(items)  # up to draft 2019-09 `items` may be the list
-        written = [self._part(each, _Place(f"{at.path}[]", at.trail, at.depth + 1)) for each in first or [items]]
+        written = [self._part(each, _Place(f"{at.path}[]", at.depth + 1)) for each in first or [items]]
         if first:
             types = ("nothing" if each is None else each.get("type", "any of several") for each in written)
             words = self._change(at, "prefixItems", listed(types))
@@ -286,9 +284,8 @@ def _shown(keyword: str, argument: Any) -> str:
     return FORMATS.get(text, f"in the format {text}") if keyword == "format" else text
 
 
-def _merged(one: _Option, other: _Option) -> _Option | None:
+def _merged(a: JsonSchema, b: JsonSchema) -> JsonSchema | None:
     """The option that fits both; None if nothing does."""
-    a, b = one.keywords, other.keywords
     merged = {**b, **a}
     for keyword in a.keys() & b.keys():
         mine, theirs = a[keyword], b[keyword]
@@ -304,7 +301,7 @@ def _merged(one: _Option, other: _Option) -> _Option | None:
     if names := _dict(a.get("properties")) | _dict(b.get("properties")):
         merged["properties"] = {name: _both(_property(a, name), _property(b, name)) for name in names}
     fits = merged.get("type", "any") and merged.get("enum", True)
-    return _Option(merged, one.trail + other.trail) if fits else None
+    return merged if fits else None
 
 
 def _property(keywords: JsonSchema, name: str) -> Any:
