@@ -48,7 +48,8 @@ _JSON_TYPES = {
 _is_name = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 _COMBINING = ("$ref", "allOf", "anyOf", "oneOf", "const", "enum", "type")
 _NESTING = {  # these hold parts, which count for themselves
-    *("allOf", "anyOf", "oneOf", "properties", "patternProperties", "items", "prefixItems", "$defs", "definitions"),
+    *("allOf", "anyOf", "oneOf", "properties", "patternProperties", "additionalProperties", "items", "prefixItems"),
+    *("$defs", "definitions"),
 }
 _NOTES = ("description", "default", "deprecated", "x-mcp-header")  # beside a union: they go to its first branch
 _STRUCTURE = {"properties": "object", "required": "object", "items": "array"}  # keywords of the dialect, by type
@@ -111,9 +112,7 @@ class _Writer:
         if len(branches) > 1:
             self._change(_Place(), "root union")
         names = dict.fromkeys(name for branch in branches for name in branch["properties"])
-        properties = {
-            name: _union(b["properties"][name] for b in branches if name in b["properties"]) for name in names
-        }
+        properties = {name: _union(branch["properties"].get(name) for branch in branches) for name in names}
         needed = [branch.get("required", ()) for branch in branches]
         required = [name for name in names if all(name in each for each in needed)]
         choices = dict.fromkeys(", ".join(name for name in each if name not in required) for each in needed)
@@ -156,12 +155,12 @@ class _Writer:
         if keyword in ("$ref", "allOf", "oneOf", "const") or (keyword == "type" and isinstance(value, list)):
             self._change(at, "list of types" if keyword == "type" else keyword)
         if keyword == "$ref":
-            reference, (*around, here) = str(value), self._references
-            here.add(reference)
-            is_cut = sum(reference in each for each in around) == LEVELS
+            *around, here = self._references
+            here.add(str(value))
+            is_cut = sum(str(value) in each for each in around) == LEVELS
             if is_cut:
                 self._change(at, "recursion")
-            yield [] if is_cut else self._options(_target(self._schema, reference), at)
+            yield [] if is_cut else self._options(_target(self._schema, str(value)), at)
         elif keyword == "type":
             kinds = [kind for kind in (value if isinstance(value, list) else [value]) if kind in _JSON_TYPES.values()]
             yield [{"type": kind} for kind in kinds] or [{}]
@@ -187,15 +186,15 @@ class _Writer:
         offered = [option for option in options if _type_of(option) != "null"] or options
         if len(offered) < len(options):
             self._change(at, "null")
-        written = _union(branch for option in offered for branch in self._write(option, at))
+        written = _union(self._write(option, at) for option in offered)
         self._references.pop()
         return written
 
-    def _write(self, keywords: JsonSchema, at: _Place) -> list[JsonSchema]:
+    def _write(self, keywords: JsonSchema, at: _Place) -> JsonSchema | None:
         kind = _type_of(keywords)
         if kind == "object":
             written = self._object(keywords, at)
-            return [written] if written["properties"] or "properties" in keywords else []  # not a map of nothing
+            return written if written["properties"] or "properties" in keywords else None  # not a map of nothing
         if kind == "array":
             return self._array(keywords, at)
         if not kind:
@@ -203,10 +202,10 @@ class _Writer:
         written = self._described(keywords, kind, at)
         if kind == "string" and (choices := [choice for choice in keywords.get("enum", ()) if choice]):
             written["enum"] = choices
-        return [written]
+        return written
 
-    def _anything(self, keywords: JsonSchema, at: _Place, rule: str) -> list[JsonSchema]:
-        return [self._described(keywords, "string", at, self._change(at, rule)), *_ANYTHING_BUT_STRINGS]
+    def _anything(self, keywords: JsonSchema, at: _Place, rule: str) -> JsonSchema:
+        return {"anyOf": [self._described(keywords, "string", at, self._change(at, rule)), *_ANYTHING_BUT_STRINGS]}
 
     def _object(self, keywords: JsonSchema, at: _Place) -> JsonSchema:
         required = dict.fromkeys(name for name in _list(keywords.get("required")) if isinstance(name, str))
@@ -219,7 +218,7 @@ class _Writer:
             if _is_name(name) or name in required:
                 written = self._part(part, inner)
                 if written is None and name in required:
-                    written = _union(self._anything({}, inner, "recursion"))
+                    written = self._anything({}, inner, "recursion")
                 if written is not None:
                     properties[name] = written
         if at.path and "properties" in keywords and not properties:
@@ -241,15 +240,15 @@ class _Writer:
         example = "0" if "pattern" in names else "key"  # a pattern of names is mostly that of numbers
         return {example: other}, self._change(at, "map", example)
 
-    def _array(self, keywords: JsonSchema, at: _Place) -> list[JsonSchema]:
+    def _array(self, keywords: JsonSchema, at: _Place) -> JsonSchema | None:
         items, words = keywords.get("items", True), ""
         first = _list(keywords.get("prefixItems")) or _list(items)  # up to draft 2019-09 `items` may be the list
         written = [self._part(each, _Place(f"{at.path}[]", at.depth + 1)) for each in first or [items]]
         if first:
             types = ("nothing" if each is None else each.get("type", "any of several") for each in written)
             words = self._change(at, "prefixItems", listed(types))
-        item = _union(each for each in written if each is not None)
-        return [] if item is None else [{**self._described(keywords, "array", at, words), "items": item}]
+        item = _union(written)
+        return None if item is None else {**self._described(keywords, "array", at, words), "items": item}
 
     def _described(self, keywords: JsonSchema, kind: str, at: _Place, words: str = "") -> JsonSchema:
         """The type, and a description that has words for keywords that the dialect does not have."""
@@ -312,9 +311,9 @@ def _both(one: Any, other: Any) -> Any:
     return other if one is True else one if other is True or one == other else {"allOf": [one, other]}
 
 
-def _union(branches: Iterable[JsonSchema]) -> JsonSchema | None:
+def _union(branches: Iterable[JsonSchema | None]) -> JsonSchema | None:
     """The one schema, or all that differ as `anyOf`; None if there is none."""
-    flat = [inner for branch in branches for inner in branch.get("anyOf", [branch])]
+    flat = [inner for branch in branches if branch for inner in branch.get("anyOf", [branch])]
     unique = [branch for index, branch in enumerate(flat) if branch not in flat[:index]]
     return unique[0] if len(unique) == 1 else {"anyOf": unique} if unique else None
 
