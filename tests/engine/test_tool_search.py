@@ -26,6 +26,7 @@ from dovetail import (
 from dovetail.auth import Principal
 from dovetail.engine.tool_search import View
 from http_serving import hosted
+from http_wire import HttpWire
 from sdk import HANDSHAKE, MODERN, REVISIONS
 from wire import Wire
 
@@ -330,6 +331,19 @@ async def test_a_call_over_http_needs_no_headers_of_the_real_tool(revision: str)
     async with hosted(server.asgi()) as url, Client(f"{url}/mcp", protocol_version=revision) as client:
         assert await call(client, "ship", {"region": "eu"}) == "eu"
         assert await search(client, "ship") == ["ship"]
+
+
+async def test_headers_of_the_real_tool_must_be_right_if_they_are_sent() -> None:
+    server = new_server()
+
+    @server.tool
+    def ship(region: Annotated[str, Field(header="Region")]) -> str:
+        return region
+
+    wire, call_ship = HttpWire(server.asgi()), {"name": "ship", "arguments": {"region": "eu"}}
+    for sent, status in (("eu", 200), ("us", 400)):
+        answer = await wire.call("call_tool", call_ship, headers={"Mcp-Param-Region": sent})
+        assert answer.status == status
 
 
 # ── names, mounts, registries ──

@@ -58,7 +58,8 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
             return error_result(text, has_schema=False)
         raise errors.ProtocolError(f"Unknown tool: {excerpt(params.name)}", code=errors.INVALID_PARAMS)
     if tool.headers and request.headers is not None and not request.revision.handshake and context.served is None:
-        parameters = () if context.is_indirect else tool.headers  # a client that has not seen the tool sends none
+        # A client that has not seen the tool need not send them, but what it sends may have decided about the route.
+        parameters = [each for each in tool.headers if not context.is_indirect or each.key in request.headers]
         headers.check_parameters(request.headers, parameters, jsonrpc.parse(require_object(params.arguments)))
     if tool.route is not None and admitted is None:
         if isinstance(tool.route, Idempotency):
