@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail import (
     AuditEvent,
@@ -445,6 +446,26 @@ async def test_searches_at_the_same_time_get_the_same() -> None:
     async with Client(server) as client:
         found = await asyncio.gather(*(search(client, "erase") for _ in range(20)))
     assert found == [["delete_customer"]] * 20
+
+
+async def test_callers_that_go_away_do_not_start_the_index_again() -> None:
+    class Schema(dict[str, Any]):
+        def get(self, key: str, default: Any = None) -> Any:
+            reads.append(key)
+            return super().get(key, default)
+
+    reads: list[str] = []
+    server = new_server()
+    async with Client(server):
+        (tool, *_) = server.engine.tools.all()
+        watched = replace(tool, definition=replace(tool.definition, input_schema=Schema()))
+        view = View([watched], server.engine.tools.snapshot)
+        for _ in range(3):
+            leaving = asyncio.create_task(view.search(server.engine, "whoami", 5))
+            await asyncio.sleep(0)
+            leaving.cancel()
+        assert await view.search(server.engine, "whoami", 5) == [watched]
+    assert reads == ["properties"]
 
 
 async def test_a_search_gives_the_schemas_of_the_list() -> None:

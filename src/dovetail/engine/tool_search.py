@@ -1,6 +1,7 @@
 """Tool search: `search_tools` and `call_tool` in place of a list that costs a model too many tokens."""
 
 import asyncio
+import contextvars
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
@@ -105,16 +106,21 @@ class View:
         self.tools = tools
         self.listed = listed  # what they are shown in lists
         self._index: SearchIndex | None = None
-        self._building = asyncio.Lock()
+        self._building: asyncio.Task[SearchIndex] | None = None
 
     async def search(self, engine: "Engine", query: str, limit: int) -> list[Tool]:
-        """The best tools. The index is built in a thread at the first search; others wait for it."""
-        if self._index is None:
-            async with self._building:
-                if self._index is None:
-                    build = partial(SearchIndex, [tool.definition for tool in self.tools])
-                    self._index = await engine.threads.run(build, label="the index of the tools")
-        return [self.tools[number] for number in self._index.search(query, limit)]
+        """The best tools. The index is built at the first search, once, even if the callers that wait for it go."""
+        if (index := self._index) is None:
+            loop = asyncio.get_running_loop()
+            if self._building is None or self._building.done() or self._building.get_loop() is not loop:
+                self._building = loop.create_task(self._build(engine), context=contextvars.Context())
+            index = await asyncio.shield(self._building)
+        return [self.tools[number] for number in index.search(query, limit)]
+
+    async def _build(self, engine: "Engine") -> SearchIndex:
+        build = partial(SearchIndex, [tool.definition for tool in self.tools])
+        self._index = index = await engine.threads.run(build, label="the index of the tools")
+        return index
 
 
 class ToolSearch:
