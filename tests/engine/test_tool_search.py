@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import logging
+import threading
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -448,23 +449,28 @@ async def test_searches_at_the_same_time_get_the_same() -> None:
     assert found == [["delete_customer"]] * 20
 
 
-async def test_callers_that_go_away_do_not_start_the_index_again() -> None:
+async def test_a_caller_that_goes_away_does_not_take_the_index_along() -> None:
     class Schema(dict[str, Any]):
         def get(self, key: str, default: Any = None) -> Any:
             reads.append(key)
+            has_begun.set()
+            assert may_go_on.wait(10)
             return super().get(key, default)
 
     reads: list[str] = []
+    has_begun, may_go_on = threading.Event(), threading.Event()
     server = new_server()
     async with Client(server):
         (tool, *_) = server.engine.tools.all()
         watched = replace(tool, definition=replace(tool.definition, input_schema=Schema()))
         view = View([watched], server.engine.tools.snapshot)
-        for _ in range(3):
-            leaving = asyncio.create_task(view.search(server.engine, "whoami", 5))
-            await asyncio.sleep(0)
-            leaving.cancel()
-        assert await view.search(server.engine, "whoami", 5) == [watched]
+        leaving = asyncio.create_task(view.search(server.engine, "whoami", 5))
+        assert await asyncio.to_thread(has_begun.wait, 10)
+        leaving.cancel()
+        staying = asyncio.create_task(view.search(server.engine, "whoami", 5))
+        await asyncio.wait([leaving])
+        may_go_on.set()
+        assert await staying == [watched]
     assert reads == ["properties"]
 
 
