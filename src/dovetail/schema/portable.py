@@ -7,7 +7,6 @@ in the descriptions, or left out: the table is `portable.json`, with who refuses
 A value that fits the portable schema fits the full one too, but for what only the descriptions say.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -37,10 +36,8 @@ class Rule(NamedTuple):
     type: str = ""  # of the values that the keyword is about
 
 
-RULES: dict[str, Rule] = {
-    name: Rule(**rule)
-    for name, rule in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8")).items()
-}
+_table = Path(__file__).with_suffix(".json").read_bytes()
+RULES: dict[str, Rule] = {name: Rule(**rule) for name, rule in msgspec.json.decode(_table).items()}
 
 _JSON_TYPES = {
     str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array", NoneType: "null",
@@ -134,7 +131,8 @@ class _Writer:
         if not isinstance(part, dict):
             return [] if part is False else [{}]
         flat = {keyword: value for keyword, value in part.items() if keyword not in _NESTING}
-        self._bytes_left -= PART_BYTES + len(msgspec.json.encode(flat))
+        parts = 1 + len(_list(part.get("required")))  # what is required is written in any case
+        self._bytes_left -= parts * PART_BYTES + len(msgspec.json.encode(flat))
         if self._bytes_left < 0 or at.depth > MAX_DEPTH:
             self._change(at, "size")
             return []
