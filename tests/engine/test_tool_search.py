@@ -1,12 +1,15 @@
 """Tool search: short lists, who finds what, and calls by `call_tool` that all others see as those of the real tool."""
 
 import asyncio
+import gc
 import json
 import logging
+import threading
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail import (
     AuditEvent,
@@ -23,7 +26,9 @@ from dovetail import (
     ToolRegistry,
 )
 from dovetail.auth import Principal
+from dovetail.engine.tool_search import View
 from http_serving import hosted
+from http_wire import HttpWire
 from sdk import HANDSHAKE, MODERN, REVISIONS
 from wire import Wire
 
@@ -97,11 +102,9 @@ async def test_what_a_search_gives_of_a_tool() -> None:
     assert (hints["call_tool"].destructive_hint, hints["call_tool"].open_world_hint) == (True, True)
 
 
-async def test_a_search_without_a_result_says_what_there_is() -> None:
+async def test_a_search_without_a_result_tells_how_many_tools_there_are() -> None:
     async with Client(new_server()) as client:
-        found = (await client.call_tool("search_tools", {"query": "zebra"})).data
-    assert (found["tools"], found["total"]) == ([], 3)
-    assert "people" in found["hint"]
+        assert (await client.call_tool("search_tools", {"query": "zebra"})).data == {"tools": [], "total": 3}
 
 
 @eras
@@ -173,12 +176,28 @@ async def test_a_call_by_call_tool_has_the_rights_of_the_real_tool() -> None:
     async with Client(guarded(), principal=GUEST) as client:
         with pytest.raises(ServerError, match="write"):
             await call(client, "write_report")
-        with pytest.raises(ToolError, match="no tool 'secret_report'") as refusal:
-            await call(client, "secret_report")
-        assert "read_report" in str(refusal.value)
-        assert "write_report" not in str(refusal.value)
+        refusals = []
+        for name in ("secret_report", "absent_report"):
+            with pytest.raises(ToolError, match=f"no tool '{name}'; find tools") as refusal:
+                await call(client, name)
+            refusals.append(str(refusal.value).replace(name, ""))
+        assert refusals[0] == refusals[1]
     async with Client(guarded(), principal=WRITER) as client:
         assert [await call(client, name) for name in ("write_report", "secret_report")] == ["wrote", "secret"]
+
+
+async def test_what_is_kept_of_callers_is_bounded() -> None:
+    def nobody(caller: Principal | None) -> bool:
+        return False
+
+    nobody.key = lambda caller: caller.subject  # type: ignore[attr-defined]
+    server = Server("guarded", version="1.0.0", tool_search="auto")
+    server.add_tool(lambda: "", name="hidden", authorize=nobody)
+    for number in range(1_100):
+        async with Client(server, principal=Principal(subject=str(number))) as client:
+            assert await listed(client) == []
+    gc.collect()
+    assert sum(isinstance(each, View) for each in gc.get_objects()) < 1_050
 
 
 async def test_what_is_disabled_is_not_found() -> None:
@@ -237,7 +256,7 @@ async def test_middleware_audit_and_limits_see_the_real_tool() -> None:
         ({"name": "whoami"}, "me"),
         ({"name": "whoami", "arguments": None}, "me"),
         ({"name": "call_tool", "arguments": {"name": "whoami"}}, "can't call itself"),
-        ({"name": "invoice_create"}, "Near it: create_invoice"),
+        ({"name": "invoice_create"}, "no tool 'invoice_create'"),
         ({"name": "create_invoice"}, "Invalid arguments for create_invoice:\n- customer: required"),
         ({"name": "whoami", "arguments": [1]}, "arguments: expected an object, got an array"),
         ({"name": "whoami", "arguments": "[" * 5000 + "]" * 5000}, "arguments: "),
@@ -282,6 +301,27 @@ async def test_questions_progress_and_idempotency_go_through_call_tool(revision:
     assert reports
 
 
+async def test_an_answer_counts_for_the_tool_and_the_arguments_that_asked() -> None:
+    server = new_server(secret="s" * 40)
+
+    for name in ("pay", "refund"):
+
+        @server.tool(name=name)
+        async def ask(ctx: Context, person: str) -> str:
+            return f"{(await ctx.elicit(f'How much for {person}?', int)).data} for {person}"
+
+    async with Wire(server, MODERN, capabilities={"elicitation": {"form": {}}}) as wire:
+        pay = {"name": "pay", "arguments": {"person": "Ann"}}
+        asked = await wire.ask("tools/call", {"name": "call_tool", "arguments": pay})
+        answers = {key: {"action": "accept", "content": {"value": 3}} for key in asked["inputRequests"]}
+        more = {"requestState": asked["requestState"], "inputResponses": answers}
+        for other in ({**pay, "name": "refund"}, {**pay, "arguments": {"person": "Bob"}}):
+            refusal = await wire.refusal("tools/call", {"name": "call_tool", "arguments": other, **more})
+            assert "request state can't be used" in refusal["message"]
+        paid = await wire.ask("tools/call", {"name": "call_tool", "arguments": pay, **more})
+    assert paid["content"][0]["text"] == "3 for Ann"
+
+
 @eras
 async def test_a_call_over_http_needs_no_headers_of_the_real_tool(revision: str) -> None:
     server = new_server()
@@ -293,6 +333,19 @@ async def test_a_call_over_http_needs_no_headers_of_the_real_tool(revision: str)
     async with hosted(server.asgi()) as url, Client(f"{url}/mcp", protocol_version=revision) as client:
         assert await call(client, "ship", {"region": "eu"}) == "eu"
         assert await search(client, "ship") == ["ship"]
+
+
+async def test_headers_of_the_real_tool_must_be_right_if_they_are_sent() -> None:
+    server = new_server()
+
+    @server.tool
+    def ship(region: Annotated[str, Field(header="Region")]) -> str:
+        return region
+
+    wire, call_ship = HttpWire(server.asgi()), {"name": "ship", "arguments": {"region": "eu"}}
+    for sent, status in (("eu", 200), ("us", 400)):
+        answer = await wire.call("call_tool", call_ship, headers={"Mcp-Param-Region": sent})
+        assert answer.status == status
 
 
 # ── names, mounts, registries ──
@@ -366,13 +419,17 @@ async def by_definition(query: str, tools: Sequence[ToolDefinition], limit: int)
     return [tool for tool in tools if tool.name.startswith(query)] * 2
 
 
-@pytest.mark.parametrize("function", [by_name, by_definition])
-async def test_a_function_ranks(function: Any, caplog: pytest.LogCaptureFixture) -> None:
+class ByName:
+    async def __call__(self, *given: Any) -> list[str]:
+        return by_name(*given)
+
+
+@pytest.mark.parametrize("function", [by_name, by_definition, ByName()])
+async def test_a_function_ranks(function: Any) -> None:
     async with Client(new_server(tool_search=function, token_budget=0)) as client:
         assert await search(client, "create") == ["create_invoice"]
         assert await search(client, "unknown") == []
         assert await listed(client) == ["whoami", *PAIR]
-    assert ("'nonsense', which is no tool" in caplog.text) == (function is by_name)
 
 
 @pytest.mark.parametrize("given", [None, 5, [[]]])
@@ -390,6 +447,31 @@ async def test_searches_at_the_same_time_get_the_same() -> None:
     async with Client(server) as client:
         found = await asyncio.gather(*(search(client, "erase") for _ in range(20)))
     assert found == [["delete_customer"]] * 20
+
+
+async def test_a_caller_that_goes_away_does_not_take_the_index_along() -> None:
+    class Schema(dict[str, Any]):
+        def get(self, key: str, default: Any = None) -> Any:
+            reads.append(key)
+            has_begun.set()
+            assert may_go_on.wait(10)
+            return super().get(key, default)
+
+    reads: list[str] = []
+    has_begun, may_go_on = threading.Event(), threading.Event()
+    server = new_server()
+    async with Client(server):
+        (tool, *_) = server.engine.tools.all()
+        watched = replace(tool, definition=replace(tool.definition, input_schema=Schema()))
+        view = View([watched], server.engine.tools.snapshot)
+        leaving = asyncio.create_task(view.search(server.engine, "whoami", 5))
+        assert await asyncio.to_thread(has_begun.wait, 10)
+        leaving.cancel()
+        staying = asyncio.create_task(view.search(server.engine, "whoami", 5))
+        await asyncio.wait([leaving])
+        may_go_on.set()
+        assert await staying == [watched]
+    assert reads == ["properties"]
 
 
 async def test_a_search_gives_the_schemas_of_the_list() -> None:

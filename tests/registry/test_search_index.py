@@ -1,11 +1,12 @@
 """The search index: words and their forms, what counts most, languages, catalogs with words that all tools share."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from dovetail import ToolDefinition
-from dovetail.registry.search_index import SearchIndex, stem
+from dovetail.registry.search_index import SearchIndex, stem, terms
 
 
 def tool(name: str, description: str = "", *arguments: str, **fields: Any) -> ToolDefinition:
@@ -116,10 +117,19 @@ def test_tools_of_others_may_be_of_any_shape() -> None:
     assert found(odd, "props") == ["list_props"]
 
 
-def test_topics_are_tags_or_the_things_in_names() -> None:
-    assert SearchIndex([tool("get_invoice"), tool("delete_invoice"), tool("list_teams")]).topics == ["invoice", "teams"]
-    tagged = [tool("a", meta={"dovetail/tags": ["money"]}), tool("b", meta={"dovetail/tags": ["money", "admin"]})]
-    assert SearchIndex(tagged).topics == ["money", "admin"]
+def test_the_memory_of_an_index_is_bounded() -> None:
+    """The text of a hostile server, in which each two characters are a term, and queries that never come twice."""
+    characters = [chr(code) for code in range(0x4E00, 0x9E00)]
+    texts = ["".join(characters[start : start + 4_000]) for start in range(0, 20_000, 1_000)]
+    assert len(set(terms(texts[0]))) > 3_000
+    tracemalloc.start()
+    try:
+        index = SearchIndex([tool(f"t{number}", text) for number, text in enumerate(texts)])
+        for start in range(1_000):
+            index.search("".join(characters[start : start + 400]), 5)
+        assert tracemalloc.get_traced_memory()[0] < 20_000_000
+    finally:
+        tracemalloc.stop()
 
 
 OFFICE = [

@@ -373,6 +373,9 @@ CASES: list[tuple[Any, Any]] = [
     ({"allOf": [{"type": "number"}, {"type": "integer"}]}, {"type": "integer"}),
     ({"allOf": [{"enum": ["a", "b"]}, {"enum": ["b", "c"]}]}, {"type": "string", "enum": ["b"]}),
     ({"allOf": [STRING, {"type": "integer"}]}, None),
+    ({"allOf": [{"type": "object", "properties": {"a": STRING}, "additionalProperties": False},
+                {"properties": {"a": {"enum": ["x"]}, "b": STRING}}]},
+     {"type": "object", "properties": {"a": {"type": "string", "enum": ["x"]}}}),
     (False, None),
     ({"properties": {"a": STRING}}, {"type": "object", "properties": {"a": STRING}}),
     ({"type": "object", "required": ["a"], "additionalProperties": STRING},
@@ -418,6 +421,11 @@ def test_what_is_required_below_the_cut_may_be_anything() -> None:
         inner = inner["properties"]["children"]["items"]
     assert inner["required"] == ["children"]
     assert inner["properties"]["children"]["anyOf"][0]["description"] == "of the same form as above"
+
+
+def test_a_reference_that_leads_elsewhere_may_be_anything() -> None:
+    for reference in ("#anchor", "other.json#/a", "https://example.com/a", "#/$defs/absent"):
+        assert one({"$ref": reference})["anyOf"][0]["description"] == "any JSON value"
 
 
 def test_headers_stay() -> None:
@@ -477,6 +485,13 @@ HOSTILE: list[Schema] = [
     {"properties": {"x": nested(12, lambda inner: {"anyOf": [inner, {"items": inner}]}, STRING)}},
     {"properties": {"x": nested(900, lambda inner: {"type": "array", "items": inner}, STRING)}},
     {"properties": {"x": refer("a")}, "$defs": {"a": refer("b"), "b": refer("a")}},
+    {
+        "properties": {f"x{n}": refer("a") for n in range(1_000)},
+        "$defs": {"a": {**STRING, "description": "a" * 10_000}},
+    },
+    {"properties": {f"x{n}": refer("a") for n in range(1_000)}, "$defs": {"a": {"enum": [*map(str, range(5_000))]}}},
+    {"properties": {"x": {"allOf": [{"enum": [*map(str, range(30_000))]}, {"enum": [*map(str, range(9, 30_000))]}]}}},
+    {"required": [f"a{n}" for n in range(6_000)]},
 ]
 
 

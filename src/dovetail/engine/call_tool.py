@@ -51,11 +51,15 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
     if tool is None or (
         tool.access is not None and admitted is None and not await lazy.access.may_use(engine, context, tool.access)
     ):
-        if engine.search is not None and context.is_indirect and context.served is None:
-            return await engine.search.unknown_tool(context)
+        if context.is_indirect and context.served is None:  # an error that the model is shown
+            text = (
+                f"There is no tool {excerpt(params.name)!r}; find tools with search_tools, and call them by its names"
+            )
+            return error_result(text, has_schema=False)
         raise errors.ProtocolError(f"Unknown tool: {excerpt(params.name)}", code=errors.INVALID_PARAMS)
     if tool.headers and request.headers is not None and not request.revision.handshake and context.served is None:
-        parameters = () if context.is_indirect else tool.headers  # a client that has not seen the tool sends none
+        # A client that has not seen the tool need not send them, but what it sends may have decided about the route.
+        parameters = [each for each in tool.headers if not context.is_indirect or each.key in request.headers]
         headers.check_parameters(request.headers, parameters, jsonrpc.parse(require_object(params.arguments)))
     if tool.route is not None and admitted is None:
         if isinstance(tool.route, Idempotency):

@@ -90,7 +90,7 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
         if rules := engine.rules_of(context):
             snapshot = catalog.snapshot_for(rules)
         if key == "tools" and engine.search is not None:
-            snapshot = await engine.search.listed(context, snapshot)
+            snapshot = (await engine.search.view(context, snapshot)).listed
         size, hint, visibility = engine.options.page_size, engine.options.hint, ALL_CALLERS
         if snapshot.rules is not None:
             visibility = lazy.access.visibility(snapshot.rules, context.principal)

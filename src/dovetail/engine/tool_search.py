@@ -14,13 +14,12 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from dovetail import engine as lazy
-from dovetail.engine.call_tool import error_result, excerpt
 from dovetail.engine.context import Context, request_of
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import ToolError
 from dovetail.protocol.jsonrpc import UNREADABLE, check_depth, members
 from dovetail.protocol.methods import EMPTY_OBJECT
-from dovetail.protocol.results import Result, ToolResult
+from dovetail.protocol.results import Result
 from dovetail.protocol.types import ToolDefinition, estimate_tokens, shape_definition
 from dovetail.registry.catalog import Snapshot
 from dovetail.registry.search_index import SearchIndex
@@ -37,8 +36,8 @@ SearchFunction = Callable[[str, Sequence[ToolDefinition], int], Names | Awaitabl
 CALL_TOOL = "call_tool"
 FOUND = ("name", "title", "description", "inputSchema", "annotations")  # what a search gives of each tool
 LAST_NUMBERS = 1 << 63  # behind the tools of all mounts, in lists
-MAX_CACHED_TOOLS = 20_000  # in all views together; an index takes up to six kilobytes for each
-NEAR_NAMES = 3  # in the error for an unknown one
+MAX_CACHED_TOOLS = 20_000  # in all views together; an index takes about six kilobytes for each
+VIEW_COST = 20  # tools: what a view takes besides them
 
 log = logging.getLogger("dovetail")
 
@@ -100,39 +99,27 @@ async def call_tool(
 # ── searches ──
 
 
-class FoundTools(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The best tools first; `total` is the number of all that can be found."""
-
-    tools: list[dict[str, Any]]
-    total: int
-    hint: str | None = None
-
-
 class View:
     """The tools that callers with the same rights see in one version of the catalog, and their index."""
 
-    def __init__(self, engine: "Engine", tools: Sequence[Tool], listed: Snapshot[Tool]) -> None:
+    def __init__(self, tools: Sequence[Tool], listed: Snapshot[Tool]) -> None:
         self.tools = tools
         self.listed = listed  # what they are shown in lists
-        self._engine = engine
         self._index: SearchIndex | None = None
         self._building: asyncio.Task[SearchIndex] | None = None
 
-    async def search(self, query: str, limit: int) -> list[Tool]:
-        return [self.tools[number] for number in (await self.index()).search(query, limit)]
+    async def search(self, engine: "Engine", query: str, limit: int) -> list[Tool]:
+        """The best tools. The index is built at the first search, once, even if the callers that wait for it go."""
+        if (index := self._index) is None:
+            loop = asyncio.get_running_loop()
+            if self._building is None or self._building.done() or self._building.get_loop() is not loop:
+                self._building = loop.create_task(self._build(engine), context=contextvars.Context())
+            index = await asyncio.shield(self._building)
+        return [self.tools[number] for number in index.search(query, limit)]
 
-    async def index(self) -> SearchIndex:
-        """The index, built in a thread at the first search; others that come meanwhile wait for the same build."""
-        if self._index is not None:
-            return self._index
-        loop = asyncio.get_running_loop()
-        if self._building is None or self._building.done() or self._building.get_loop() is not loop:
-            self._building = loop.create_task(self._build(), context=contextvars.Context())
-        return await asyncio.shield(self._building)
-
-    async def _build(self) -> SearchIndex:
+    async def _build(self, engine: "Engine") -> SearchIndex:
         build = partial(SearchIndex, [tool.definition for tool in self.tools])
-        self._index = index = await self._engine.threads.run(build, label="the index of the tools")
+        self._index = index = await engine.threads.run(build, label="the index of the tools")
         return index
 
 
@@ -141,86 +128,69 @@ class ToolSearch:
 
     def __init__(self, engine: "Engine") -> None:
         self._engine, self._option = engine, engine.options.tool_search
-        self._views: dict[tuple[Snapshot[Tool], Hashable], View] = {}  # the least recently used first
-        reads = {"readOnlyHint": True, "openWorldHint": False}
-        may_do_anything = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
-        tools = self._compile(self.search_tools, reads), self._compile(call_tool, may_do_anything)
-        self.tools = {tool.name: tool for tool in tools}
+        self._views: dict[tuple[Snapshot[Tool], Hashable], View] = {}  # the oldest first
+        output, lenient = engine.options.output, engine.options.lenient_arguments
+        compiled = partial(compile_tool, injectable=Context, output=output, lenient=lenient)
+        reads = ToolOptions(annotations={"readOnlyHint": True, "openWorldHint": False})
+        acts = ToolOptions(annotations={"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True})
+        self.tools = {tool.name: tool for tool in (compiled(self.search_tools, reads), compiled(call_tool, acts))}
         engine.tools.reserve(self.tools)
-
-    def _compile(self, function: Callable[..., Any], annotations: dict[str, bool]) -> Tool:
-        given, options = ToolOptions(annotations=annotations), self._engine.options
-        return compile_tool(
-            function, given, injectable=Context, output=options.output, lenient=options.lenient_arguments
-        )
 
     async def search_tools(
         self,
         query: Annotated[str, Field(description="What is to be done, in a few words")],
         ctx: Context,
         limit: Annotated[int, Field(ge=1, le=20, description="How many tools to give")] = 5,
-    ) -> FoundTools:
+    ) -> dict[str, Any]:
         """Find tools of this server by what they do. Most of them are not in your list; call them with call_tool."""
-        _, context = request_of(ctx)
-        view = await self._view_of(context)
-        tools = await self._by_function(query, view.tools, limit)
+        engine, context = request_of(ctx)
+        if engine.before_list:
+            await engine.fetch_catalogs(context)
+        view = await self.view(context, engine.tools.snapshot_for(engine.rules_of(context)))
+        rank = self._option
+        tools = await self._ranked(partial(rank, query), view.tools, limit) if callable(rank) else None
         if tools is None:
-            tools = await view.search(query, limit)
-        hint = None if tools else " ".join(["No tool fits; try other words, such as:", *(await view.index()).topics])
-        shaped = (shape_definition(self._engine.shown(tool), context.request.revision) for tool in tools)
+            tools = await view.search(engine, query, limit)
+        shaped = (shape_definition(engine.shown(tool), context.request.revision) for tool in tools)
         found = [{key: value for key, value in msgspec.to_builtins(each).items() if key in FOUND} for each in shaped]
-        return FoundTools(found, len(view.tools), hint)
+        return {"tools": found, "total": len(view.tools)}
 
-    async def unknown_tool(self, context: RequestContext) -> ToolResult:
-        """The result of a call of `call_tool` with a name that the caller does not see."""
-        name = context.request.params.name
-        near = await (await self._view_of(context)).search(name, NEAR_NAMES)
-        hint = f" Near it: {', '.join(tool.name for tool in near)}." if near else ""
-        text = f"There is no tool {excerpt(name)!r}.{hint} Find tools with search_tools, and call them by its names"
-        return error_result(text, has_schema=False)
-
-    async def _by_function(self, query: str, tools: Sequence[Tool], limit: int) -> list[Tool] | None:
-        """What the author's function finds; None if there is none, or it fails."""
-        if not callable(function := self._option):
-            return None
-        is_async = inspect.iscoroutinefunction(function if inspect.isroutine(function) else type(function).__call__)
-        call: Callable[[], Any] = partial(function, query, [tool.definition for tool in tools], limit)
+    async def _ranked(self, rank: Callable[..., Any], tools: Sequence[Tool], limit: int) -> list[Tool] | None:
+        """What the author's function finds, of what the caller may see; None if it fails."""
+        known = {tool.name: tool for tool in tools}
+        call = partial(rank, [tool.definition for tool in tools], limit)
         try:
-            given = await (call() if is_async else self._engine.threads.run(call, label="tool_search"))
-            known = {tool.name: tool for tool in tools}
+            given = await self._engine.threads.run(call, label="tool_search")
+            if inspect.isawaitable(given):  # of an `async def`, which runs here
+                given = await given
             names = dict.fromkeys(getattr(each, "name", each) for each in given)
-            if unknown := [name for name in names if name not in known]:
-                log.warning("tool_search: %r gave %r, which is no tool of this caller", function, unknown[0])
             return [known[name] for name in names if name in known][:limit]
         except Exception:
-            log.exception("tool_search: %r failed, so the tools are ranked by their words", function)
+            log.exception("tool_search: the function failed, so the tools are ranked by their words")
             return None
 
     # ── views ──
 
-    async def listed(self, context: RequestContext, snapshot: Snapshot[Tool]) -> Snapshot[Tool]:
-        """What a caller is shown of a snapshot: all of it, or a few tools and the search."""
-        return (await self._view(context, snapshot)).listed
-
-    async def _view_of(self, context: RequestContext) -> View:
-        engine = self._engine
-        if engine.before_list:
-            await engine.fetch_catalogs(context)
-        return await self._view(context, engine.tools.snapshot_for(engine.rules_of(context)))
-
-    async def _view(self, context: RequestContext, snapshot: Snapshot[Tool]) -> View:
-        tools, rules = snapshot.items, snapshot.rules
+    async def view(self, context: RequestContext, snapshot: Snapshot[Tool]) -> View:
+        """The view of a caller: made once for all who see the same of a snapshot."""
+        rules, tools = snapshot.rules, snapshot.items
         visibility: Hashable = () if rules is None else lazy.access.visibility(rules, context.principal)
-        if rules is not None and (visibility is None or (snapshot, visibility) not in self._views):
+        if (known := self._views.get((snapshot, visibility))) is not None:
+            return known
+        if rules is not None:
             tools = (await lazy.access.visible_page(self._engine, context, snapshot, 0, len(tools))).items
-            if visibility is None:  # then the tools themselves tell which callers see the same
-                visibility = tuple(tool.name for tool in tools)
-        view = self._views.pop((snapshot, visibility), None)
-        if view is None:
-            view = View(self._engine, tools, self._short_list(snapshot) if self._is_on(tools) else snapshot)
-            self._drop_views(snapshot.version, room=len(tools))
-        self._views[snapshot, visibility] = view  # now it is the last one
-        return view
+        if visibility is None:  # then the tools themselves tell which callers see the same
+            visibility = tuple(tool.name for tool in tools)
+        return self._views.get((snapshot, visibility)) or self._add_view((snapshot, visibility), tools)
+
+    def _add_view(self, key: tuple[Snapshot[Tool], Hashable], tools: Sequence[Tool]) -> View:
+        """A new view, for which the oldest ones make room; those of older snapshots are never asked for again."""
+        added = self._views[key] = View(tools, self._short_list(key[0]) if self._is_on(tools) else key[0])
+        cached = sum(VIEW_COST + len(view.tools) for view in self._views.values())
+        while cached > MAX_CACHED_TOOLS and len(self._views) > 1:
+            oldest = self._views.pop(next(iter(self._views)))
+            cached -= VIEW_COST + len(oldest.tools)
+        return added
 
     def _is_on(self, tools: Sequence[Tool]) -> bool:
         costs = map(estimate_tokens, map(self._engine.shown, tools))
@@ -231,9 +201,3 @@ class ToolSearch:
         shown = {number: tool for number, tool in snapshot.items_after(0) if tool.always_visible}
         shown |= dict(enumerate(self.tools.values(), LAST_NUMBERS))
         return replace(snapshot, numbers=[*shown], items=[*shown.values()])
-
-    def _drop_views(self, version: int, room: int) -> None:
-        """Drop the views of other versions of the catalog, and the oldest ones, to make room for so many tools."""
-        self._views = {key: view for key, view in self._views.items() if key[0].version == version}
-        while self._views and room + sum(len(view.tools) for view in self._views.values()) > MAX_CACHED_TOOLS:
-            del self._views[next(iter(self._views))]

@@ -3,7 +3,7 @@
 import math
 import re
 import unicodedata
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from heapq import nlargest
@@ -14,14 +14,11 @@ from dovetail.protocol.types import ToolDefinition, tags_of
 K1, B = 1.2, 0.6  # of BM25: how soon more of a word counts less, and how much less a word of a long text counts
 # How much a word counts in each part of a tool: its name says most, and many tools share their arguments.
 NAME, TITLE, TAG, ARGUMENT, DESCRIPTION = 4.0, 2.0, 2.0, 0.5, 1.0
-MAX_TEXT = 4_000  # characters of one part of a tool
-MAX_WORD = 40  # characters; a longer one is no word of a query
-MAX_QUERY = 400  # characters
-MAX_QUERY_TERMS = 32
+MAX_TEXT, MAX_TERMS = 4_000, 200  # characters and terms of one part of a tool
+MAX_QUERY, MAX_QUERY_TERMS = 400, 32  # characters and terms of a query
 COMMON = 100  # tools: a term of more of them ranks what rarer ones have found; alone it finds its best tools
-MAX_TOPICS = 12
 
-_words = re.compile(r"[^\W_]+").findall
+_words = re.compile(r"[^\W_]{1,40}").findall  # longer ones in pieces, so that the cache of words is bounded
 _humps = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+").findall  # the parts of a camelCase word
 _is_unspaced = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]").search
 
@@ -31,26 +28,17 @@ _STOP_WORDS = """
     that the their them then there these they this those to too up us use used uses using ve want was we were what when
     where which who why will with would you your
 """
-STOP_WORDS = frozenset(_STOP_WORDS.split())
 # Words that APIs use for one another. A term for their group is indexed beside each of them.
-VERBS = (
-    "create add make new insert register",
-    "delete remove erase drop destroy discard clear",
-    "get fetch read show view retrieve load display list browse",
-    "find search query lookup look filter",
-    "update change edit modify set alter adjust rename replace",
-    "send post publish submit deliver reply message",
-    "run execute start launch invoke trigger perform",
-    "stop cancel abort end halt kill terminate close",
-    "copy duplicate clone",
-    "move transfer",
-    "save store upload write",
-)
-NOUNS = (
-    "picture image photo screenshot", "folder directory", "file document", "people person user member account contact",
-    "ticket issue bug task", "repository repo", "meeting event appointment calendar", "mail email", "bill invoice",
-    "website site page url link web", "client customer",
-)  # fmt: skip
+_SYNONYMS = """
+    create add make new insert register, delete remove erase drop destroy discard clear,
+    get fetch read show view retrieve load display list browse, find search query lookup look filter,
+    update change edit modify set alter adjust rename replace, send post publish submit deliver reply message,
+    run execute start launch invoke trigger perform, stop cancel abort end halt kill terminate close,
+    copy duplicate clone, move transfer, save store upload write,
+    picture image photo screenshot, folder directory, file document, people person user member account contact,
+    ticket issue bug task, repository repo, meeting event appointment calendar, mail email, bill invoice,
+    website site page url link web, client customer
+"""
 
 # Endings, and what is put in their place; a word keeps an ending that leaves too little of it.
 _ENDINGS = {
@@ -86,11 +74,11 @@ def _singular(word: str) -> str:
     return word[:-2] if word.endswith(("sses", "xes", "zes", "ches", "shes")) else word[:-1]
 
 
-_GROUPS = {stem(word): f"={group.split()[0]}" for group in (*VERBS, *NOUNS) for word in group.split()}
-_VERB_STEMS = {stem(word) for group in VERBS for word in group.split()}
+_STOPPED = frozenset(_STOP_WORDS.split())
+_GROUPS = {stem(word): f"={group.split()[0]}" for group in _SYNONYMS.split(",") for word in group.split()}
 
 
-@lru_cache(maxsize=20_000)
+@lru_cache(maxsize=10_000)
 def _terms_of(word: str) -> tuple[str, ...]:
     """The terms of one word: its stem, the group of its synonyms, and those of its parts if it is camelCase."""
     whole = word.casefold()
@@ -98,7 +86,7 @@ def _terms_of(word: str) -> tuple[str, ...]:
         return tuple(whole[start : start + 2] for start in range(max(1, len(whole) - 1)))
     humps = [hump.lower() for hump in _humps(word)] if word.isascii() else []
     parts = [whole, *humps] if len(humps) > 1 else [whole]
-    stems = [stem(part) for part in parts if part not in STOP_WORDS and len(part) <= MAX_WORD]
+    stems = [stem(part) for part in parts if part not in _STOPPED]
     return tuple(dict.fromkeys([*stems, *(_GROUPS[each] for each in stems if each in _GROUPS)]))
 
 
@@ -124,7 +112,6 @@ class SearchIndex:
             for term, weight in each.items():
                 found[term][number] = weight / (weight + slack)
         self._scores = {term: _ranked(parts, len(tools)) for term, parts in found.items()}  # by term and tool
-        self.topics = _topics(tools)
 
     def search(self, query: str, limit: int) -> list[int]:
         """The positions of the best tools, the best first."""
@@ -152,7 +139,7 @@ def _weights(tool: ToolDefinition) -> dict[str, float]:
     )
     weights: dict[str, float] = {}
     for weight, text in parts:
-        for term in terms(text[:MAX_TEXT]):
+        for term in islice(terms(text[:MAX_TEXT]), MAX_TERMS):
             weights[term] = weights.get(term, 0.0) + weight
     return weights
 
@@ -162,12 +149,3 @@ def _ranked(parts: dict[int, float], count: int) -> dict[int, float]:
     rarity = math.log(1 + (count - len(parts) + 0.5) / (len(parts) + 0.5))
     order = sorted(parts, key=parts.__getitem__, reverse=True) if len(parts) > COMMON else parts
     return {number: rarity * parts[number] for number in order}
-
-
-def _topics(tools: Sequence[ToolDefinition]) -> list[str]:
-    """What the tools are about: their most frequent tags, else words of their names, but for those of actions."""
-    counts = Counter(tag for tool in tools for tag in tags_of(tool))
-    if not counts:
-        words = (word.lower() for tool in tools for part in _words(tool.name) for word in _humps(part))
-        counts = Counter(word for word in words if word not in STOP_WORDS and stem(word) not in _VERB_STEMS)
-    return sorted(counts, key=lambda word: (-counts[word], word))[:MAX_TOPICS]

@@ -7,7 +7,6 @@ in the descriptions, or left out: the table is `portable.json`, with who refuses
 A value that fits the portable schema fits the full one too, but for what only the descriptions say.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +19,8 @@ from dovetail.protocol.types import ToolDefinition
 from dovetail.schema.explain import FORMATS, excerpt, listed
 from dovetail.schema.generate import JsonSchema
 
-MAX_PARTS = 2_000  # of a schema, written out
+MAX_BYTES = 60_000  # of a schema, written out; a model that reads one tool of this size has no room for others
+PART_BYTES = 50  # of each part, besides its own words
 MAX_DEPTH = 48  # of its parts
 MAX_BRANCHES = 16  # of a union
 LEVELS = 3  # of a type inside itself
@@ -36,16 +36,18 @@ class Rule(NamedTuple):
     type: str = ""  # of the values that the keyword is about
 
 
-RULES: dict[str, Rule] = {
-    name: Rule(**rule)
-    for name, rule in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8")).items()
-}
+_table = Path(__file__).with_suffix(".json").read_bytes()
+RULES: dict[str, Rule] = {name: Rule(**rule) for name, rule in msgspec.json.decode(_table).items()}
 
 _JSON_TYPES = {
     str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array", NoneType: "null",
 }  # fmt: skip
 _is_name = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 _COMBINING = ("$ref", "allOf", "anyOf", "oneOf", "const", "enum", "type")
+_NESTING = {  # these hold parts, which count for themselves
+    *("allOf", "anyOf", "oneOf", "properties", "patternProperties", "additionalProperties", "items", "prefixItems"),
+    *("$defs", "definitions"),
+}
 _NOTES = ("description", "default", "deprecated", "x-mcp-header")  # beside a union: they go to its first branch
 _STRUCTURE = {"properties": "object", "required": "object", "items": "array"}  # keywords of the dialect, by type
 _WRITTEN = {  # by their own code, or for no model to know
@@ -81,38 +83,33 @@ def portable_tool(tool: ToolDefinition) -> ToolDefinition:
 
 
 class _Place(NamedTuple):
-    """A place in a schema: the path of its values, the references that led to it, and its depth."""
+    """A place in a schema: the path of its values, and how many parts are around it."""
 
     path: str = ""
-    trail: tuple[str, ...] = ()
     depth: int = 0
 
 
-class _Option(NamedTuple):
-    """One way to fit a part of a schema: keywords without references and unions, and the references to them."""
-
-    keywords: JsonSchema
-    trail: tuple[str, ...] = ()
-
-
 class _Writer:
-    """Writes the parts of one schema. What can't be given at all, or is beyond the limits, has no options."""
+    """Writes the parts of one schema.
+
+    An option is one way to fit a part: keywords without references and unions. What can't be given, or is beyond the
+    limits, has none.
+    """
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
         self._changes: dict[str, dict[str, None]] = {}  # paths by rule, in their order
-        self._parts_left = MAX_PARTS
+        self._bytes_left = MAX_BYTES
+        self._references = [set[str]()]  # that have led to the part which is written, and to those around it
 
     def root(self) -> Portable:
         """One object, even for a union: with all properties, of which those are required that all branches require."""
-        options = self._product([_Option({"type": "object"})], self._options(self._schema, _Place()), _Place())
-        branches = [self._object(keywords, _Place(trail=trail)) for keywords, trail in options] or [{"properties": {}}]
+        options = self._product([{"type": "object"}], self._options(self._schema, _Place()), _Place())
+        branches = [self._object(option, _Place()) for option in options] or [{"properties": {}}]
         if len(branches) > 1:
             self._change(_Place(), "root union")
         names = dict.fromkeys(name for branch in branches for name in branch["properties"])
-        properties = {
-            name: _union(b["properties"][name] for b in branches if name in b["properties"]) for name in names
-        }
+        properties = {name: _union(branch["properties"].get(name) for branch in branches) for name in names}
         needed = [branch.get("required", ()) for branch in branches]
         required = [name for name in names if all(name in each for each in needed)]
         choices = dict.fromkeys(", ".join(name for name in each if name not in required) for each in needed)
@@ -130,49 +127,50 @@ class _Writer:
 
     # ── the ways to fit a part ──
 
-    def _options(self, part: Any, at: _Place) -> list[_Option]:
-        self._parts_left -= 1
-        if self._parts_left < 0 or at.depth > MAX_DEPTH:
+    def _options(self, part: Any, at: _Place) -> list[JsonSchema]:
+        if not isinstance(part, dict):
+            return [] if part is False else [{}]
+        flat = {keyword: value for keyword, value in part.items() if keyword not in _NESTING}
+        parts = 1 + len(_list(part.get("required")))  # what is required is written in any case
+        self._bytes_left -= parts * PART_BYTES + len(msgspec.json.encode(flat))
+        if self._bytes_left < 0 or at.depth > MAX_DEPTH:
             self._change(at, "size")
             return []
-        if not isinstance(part, dict):
-            return [] if part is False else [_Option({})]
         own = {keyword: value for keyword, value in part.items() if keyword not in _COMBINING}
         notes = {keyword: own.pop(keyword) for keyword in _NOTES if keyword in own}
-        found = [_Option(own)]
+        found = [own]
         for keyword in _COMBINING:
             if keyword in part:
                 for others in self._combined(keyword, part[keyword], at._replace(depth=at.depth + 1)):
                     found = self._product(found, others, at)
         if found and notes:
-            first = next((index for index, each in enumerate(found) if _type_of(each.keywords) != "null"), 0)
-            found[first] = found[first]._replace(keywords={**found[first].keywords, **notes})
+            first = next((index for index, option in enumerate(found) if _type_of(option) != "null"), 0)
+            found[first] = {**found[first], **notes}
         return found
 
-    def _combined(self, keyword: str, value: Any, at: _Place) -> Iterator[list[_Option]]:
+    def _combined(self, keyword: str, value: Any, at: _Place) -> Iterator[list[JsonSchema]]:
         """The options of schemas that apply to the same value, or of types and values that are listed."""
         if keyword in ("$ref", "allOf", "oneOf", "const") or (keyword == "type" and isinstance(value, list)):
             self._change(at, "list of types" if keyword == "type" else keyword)
         if keyword == "$ref":
-            reference = str(value)
-            if at.trail.count(reference) == LEVELS:
+            *around, here = self._references
+            here.add(str(value))
+            is_cut = sum(str(value) in each for each in around) == LEVELS
+            if is_cut:
                 self._change(at, "recursion")
-                yield []
-            else:
-                inner = self._options(_target(self._schema, reference), at._replace(trail=(*at.trail, reference)))
-                yield [option._replace(trail=(reference, *option.trail)) for option in inner]
+            yield [] if is_cut else self._options(_target(self._schema, str(value)), at)
         elif keyword == "type":
             kinds = [kind for kind in (value if isinstance(value, list) else [value]) if kind in _JSON_TYPES.values()]
-            yield [_Option({"type": kind}) for kind in kinds] or [_Option({})]
+            yield [{"type": kind} for kind in kinds] or [{}]
         elif keyword in ("const", "enum"):
             by_type: dict[str, list[Any]] = {}
             for each in [value] if keyword == "const" else _list(value):
                 by_type.setdefault(_JSON_TYPES[type(each)], []).append(each)
-            yield [_Option({"type": kind, "enum": values}) for kind, values in by_type.items()]
+            yield [{"type": kind, "enum": values} for kind, values in by_type.items()]
         elif branches := [self._options(branch, at) for branch in _list(value)]:
             yield from branches if keyword == "allOf" else [[option for branch in branches for option in branch]]
 
-    def _product(self, some: list[_Option], others: list[_Option], at: _Place) -> list[_Option]:
+    def _product(self, some: list[JsonSchema], others: list[JsonSchema], at: _Place) -> list[JsonSchema]:
         found = [both for one in some for other in others if (both := _merged(one, other)) is not None]
         if len(found) > MAX_BRANCHES:
             self._change(at, "size")
@@ -181,18 +179,20 @@ class _Writer:
     # ── a part in the dialect ──
 
     def _part(self, part: Any, at: _Place) -> JsonSchema | None:
+        self._references.append(set())
         options = self._options(part, at)
-        offered = [option for option in options if _type_of(option.keywords) != "null"] or options
+        offered = [option for option in options if _type_of(option) != "null"] or options
         if len(offered) < len(options):
             self._change(at, "null")
-        written = (self._write(keywords, at._replace(trail=at.trail + trail)) for keywords, trail in offered)
-        return _union(branch for branches in written for branch in branches)
+        written = _union(self._write(option, at) for option in offered)
+        self._references.pop()
+        return written
 
-    def _write(self, keywords: JsonSchema, at: _Place) -> list[JsonSchema]:
+    def _write(self, keywords: JsonSchema, at: _Place) -> JsonSchema | None:
         kind = _type_of(keywords)
         if kind == "object":
             written = self._object(keywords, at)
-            return [written] if written["properties"] or "properties" in keywords else []  # not a map of nothing
+            return written if written["properties"] or "properties" in keywords else None  # not a map of nothing
         if kind == "array":
             return self._array(keywords, at)
         if not kind:
@@ -200,23 +200,23 @@ class _Writer:
         written = self._described(keywords, kind, at)
         if kind == "string" and (choices := [choice for choice in keywords.get("enum", ()) if choice]):
             written["enum"] = choices
-        return [written]
+        return written
 
-    def _anything(self, keywords: JsonSchema, at: _Place, rule: str) -> list[JsonSchema]:
-        return [self._described(keywords, "string", at, self._change(at, rule)), *_ANYTHING_BUT_STRINGS]
+    def _anything(self, keywords: JsonSchema, at: _Place, rule: str) -> JsonSchema:
+        return {"anyOf": [self._described(keywords, "string", at, self._change(at, rule)), *_ANYTHING_BUT_STRINGS]}
 
     def _object(self, keywords: JsonSchema, at: _Place) -> JsonSchema:
-        required = list(dict.fromkeys(name for name in _list(keywords.get("required")) if isinstance(name, str)))
+        required = dict.fromkeys(name for name in _list(keywords.get("required")) if isinstance(name, str))
         parts, words = self._named_parts(keywords, required, at)
         properties: dict[str, JsonSchema] = {}
         for name, part in parts.items():
-            inner = _Place(f"{at.path}.{name}" if at.path else name, at.trail, at.depth + 1)
+            inner = _Place(f"{at.path}.{name}" if at.path else name, at.depth + 1)
             if not _is_name(name):
                 self._change(inner, "property name")
             if _is_name(name) or name in required:
                 written = self._part(part, inner)
                 if written is None and name in required:
-                    written = _union(self._anything({}, inner, "recursion"))
+                    written = self._anything({}, inner, "recursion")
                 if written is not None:
                     properties[name] = written
         if at.path and "properties" in keywords and not properties:
@@ -224,7 +224,7 @@ class _Writer:
         needed = {"required": needed} if (needed := [name for name in required if name in properties]) else {}
         return {**self._described(keywords, "object", at, words), "properties": properties, **needed}
 
-    def _named_parts(self, keywords: JsonSchema, required: list[str], at: _Place) -> tuple[JsonSchema, str]:
+    def _named_parts(self, keywords: JsonSchema, required: Iterable[str], at: _Place) -> tuple[JsonSchema, str]:
         """The schemas of properties by their names, with examples for a map, and words for other names."""
         by_pattern = iter(_dict(keywords.get("patternProperties")).values())
         other = next(by_pattern, keywords.get("additionalProperties", True))
@@ -238,15 +238,15 @@ class _Writer:
         example = "0" if "pattern" in names else "key"  # a pattern of names is mostly that of numbers
         return {example: other}, self._change(at, "map", example)
 
-    def _array(self, keywords: JsonSchema, at: _Place) -> list[JsonSchema]:
+    def _array(self, keywords: JsonSchema, at: _Place) -> JsonSchema | None:
         items, words = keywords.get("items", True), ""
         first = _list(keywords.get("prefixItems")) or _list(items)  # up to draft 2019-09 `items` may be the list
-        written = [self._part(each, _Place(f"{at.path}[]", at.trail, at.depth + 1)) for each in first or [items]]
+        written = [self._part(each, _Place(f"{at.path}[]", at.depth + 1)) for each in first or [items]]
         if first:
             types = ("nothing" if each is None else each.get("type", "any of several") for each in written)
             words = self._change(at, "prefixItems", listed(types))
-        item = _union(each for each in written if each is not None)
-        return [] if item is None else [{**self._described(keywords, "array", at, words), "items": item}]
+        item = _union(written)
+        return None if item is None else {**self._described(keywords, "array", at, words), "items": item}
 
     def _described(self, keywords: JsonSchema, kind: str, at: _Place, words: str = "") -> JsonSchema:
         """The type, and a description that has words for keywords that the dialect does not have."""
@@ -281,38 +281,44 @@ def _shown(keyword: str, argument: Any) -> str:
     return FORMATS.get(text, f"in the format {text}") if keyword == "format" else text
 
 
-def _merged(one: _Option, other: _Option) -> _Option | None:
+def _merged(a: JsonSchema, b: JsonSchema) -> JsonSchema | None:
     """The option that fits both; None if nothing does."""
-    a, b = one.keywords, other.keywords
     merged = {**b, **a}
     for keyword in a.keys() & b.keys():
         mine, theirs = a[keyword], b[keyword]
         if keyword == "type" and mine != theirs:
             merged["type"] = "integer" if {mine, theirs} == {"integer", "number"} else None
         elif keyword == "enum":
-            merged["enum"] = [value for value in mine if value in theirs]
+            known = set(map(msgspec.json.encode, theirs))
+            merged["enum"] = [value for value in mine if msgspec.json.encode(value) in known]
         elif keyword == "required":
             merged["required"] = [*_list(mine), *_list(theirs)]
-        elif keyword == "items":
-            merged["items"] = {"allOf": [mine, theirs]}
-        elif keyword == "properties":
-            mine, theirs = _dict(mine), _dict(theirs)
-            both = {name: {"allOf": [mine[name], theirs[name]]} for name in mine.keys() & theirs.keys()}
-            merged["properties"] = {**mine, **theirs, **both}
+        elif keyword in ("items", "additionalProperties"):
+            merged[keyword] = _both(mine, theirs)
+    if names := _dict(a.get("properties")) | _dict(b.get("properties")):
+        merged["properties"] = {name: _both(_property(a, name), _property(b, name)) for name in names}
     fits = merged.get("type", "any") and merged.get("enum", True)
-    return _Option(merged, one.trail + other.trail) if fits else None
+    return merged if fits else None
 
 
-def _union(branches: Iterable[JsonSchema]) -> JsonSchema | None:
+def _property(keywords: JsonSchema, name: str) -> Any:
+    return _dict(keywords.get("properties")).get(name, keywords.get("additionalProperties", True))
+
+
+def _both(one: Any, other: Any) -> Any:
+    return other if one is True else one if other is True or one == other else {"allOf": [one, other]}
+
+
+def _union(branches: Iterable[JsonSchema | None]) -> JsonSchema | None:
     """The one schema, or all that differ as `anyOf`; None if there is none."""
-    flat = [inner for branch in branches for inner in branch.get("anyOf", [branch])]
+    flat = [inner for branch in branches if branch for inner in branch.get("anyOf", [branch])]
     unique = [branch for index, branch in enumerate(flat) if branch not in flat[:index]]
     return unique[0] if len(unique) == 1 else {"anyOf": unique} if unique else None
 
 
 def _target(schema: Any, reference: str) -> Any:
     """What a reference within the document means; any value if it leads elsewhere."""
-    found = schema if reference.startswith("#") else True
+    found = schema if reference == "#" or reference.startswith("#/") else True
     for step in reference.split("/")[1:]:
         found = _dict(found).get(step.replace("~1", "/").replace("~0", "~"), True)
     return found
