@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dovetail import ToolDefinition
-from dovetail.registry.search_index import SearchIndex, stem, terms
+from dovetail.registry.search_index import SearchIndex, stem, words
 
 
 def tool(name: str, description: str = "", *arguments: str, **fields: Any) -> ToolDefinition:
@@ -121,7 +121,7 @@ def test_the_memory_of_an_index_is_bounded() -> None:
     """The text of a hostile server, in which each two characters are a term, and queries that never come twice."""
     characters = [chr(code) for code in range(0x4E00, 0x9E00)]
     texts = ["".join(characters[start : start + 4_000]) for start in range(0, 20_000, 1_000)]
-    assert len(set(terms(texts[0]))) > 3_000
+    assert len(set(words(texts[0]))) > 3_000
     tracemalloc.start()
     try:
         index = SearchIndex([tool(f"t{number}", text) for number, text in enumerate(texts)])
@@ -162,3 +162,17 @@ OFFICE = [
 )
 def test_questions_in_plain_words_find_their_tool(question: str, name: str) -> None:
     assert name in found(OFFICE, question, 2)
+
+
+def test_every_word_of_a_question_brings_its_tools() -> None:
+    """A rare word that means little must not keep out what the other words are about."""
+    tools = [tool(f"count_{number}", "One by one") for number in range(20)]
+    tools += [tool(f"create_pull_{number}", "Open a pull request for a branch") for number in range(200)]
+    tools += [tool(f"note_{number}", "Something else") for number in range(2_000)]
+    assert all(name.startswith("create_pull") for name in found(tools, "create a pull request from one branch"))
+
+
+def test_what_an_argument_may_be_is_searched_too() -> None:
+    schema = {"type": "object", "properties": {"mode": {"enum": ["cycling", "sailing"], "description": "How fast"}}}
+    index = SearchIndex([tool("go"), ToolDefinition(name="plan", input_schema=schema)])
+    assert index.search("sailing", 5) == [1]
