@@ -7,7 +7,7 @@ import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -33,7 +33,7 @@ from dovetail.openapi.requests import ApiResponse, black_out
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.results import ToolResult
 from dovetail.protocol.types import Audio, Content, EmbeddedResource, Image, ResourceContents, Text
-from dovetail.registry.arguments import LenientDecoder
+from dovetail.registry.arguments import RawArguments
 from dovetail.registry.functions import Invocation
 from dovetail.registry.registration import did_you_mean
 from dovetail.registry.tools import Tool, closed_choices
@@ -50,10 +50,6 @@ REDIRECTS, KEEPING_METHOD = (301, 302, 303, 307, 308), (307, 308)
 MIN_SECRET = 6  # characters: a shorter one may stand in a body by chance
 CLOSE_TIMEOUT = 5.0  # seconds for what an app does after its response
 HEADERS = {"Accept": "application/json, */*;q=0.8", "User-Agent": f"dovetail/{__version__}"}
-WITH_BODY, NUMBERS = (
-    ("POST", "PUT", "PATCH"),
-    {"IntegerConvertor": "integer", "FloatConvertor": "number"},
-)  # of Starlette
 BEARER = {"type": "http", "scheme": "bearer"}
 TEXT_TYPE = re.compile(r"text/.*|.*[/+](xml|x?-?yaml|javascript|x-ndjson|x-www-form-urlencoded)")
 MESSAGE_KEYS = ("detail", "message", "error_description", "errorMessage", "msg", "title", "error", "errors", "reason")
@@ -158,7 +154,7 @@ class OpenApi(Server):
         return "".join(each if each.isprintable() else " " for each in text).rstrip()
 
 
-class Endpoint(LenientDecoder):
+class Endpoint(RawArguments):
     """An operation as a tool. Its validators are compiled by its first call: a document has hundreds of operations."""
 
     def __init__(self, operation: Operation, options: Options) -> None:
@@ -166,6 +162,7 @@ class Endpoint(LenientDecoder):
         self.place = f"{operation.method} {operation.path}"
         self.subject, self.lenient = operation.name, options.lenient_arguments
         self.schema = dict(operation.definition.input_schema)
+        self._names, self._defaults = None, {}  # all arguments, and defaults are for the API to fill in
         self._output = None if options.output == "text" else operation.definition.output_schema
         self.definition = replace(operation.definition, output_schema=self._output)
         self._text_copy = options.output != "structured"
@@ -177,14 +174,6 @@ class Endpoint(LenientDecoder):
     @cached_property
     def _output_validator(self) -> Validator:
         return Validator(self._output or {}, where=f"tool {self.subject}, its results")
-
-    def decode(self, raw: bytes | Raw) -> dict[str, Any]:
-        """The arguments as the client sent them: defaults are for the API to fill in. Raises ArgumentError."""
-        value: dict[str, Any] = self._parse(raw)
-        return value if self._validator.is_valid(value) else self._decode_again(raw)
-
-    def _from_value(self, value: Any) -> dict[str, Any] | None:
-        return value if self._validator.is_valid(value) else None
 
     def result(self, response: ApiResponse, url: str) -> ToolResult:
         """The result for a successful response."""
@@ -302,6 +291,7 @@ class HttpSender:
 
     def __init__(self) -> None:
         self._session: Any = None
+        self._find_proxy = cache(find_proxy)  # it reads the whole environment
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -325,7 +315,7 @@ class HttpSender:
         )
         scheme, host, _ = origin = ServerUrl.parse(request.url).origin
         options: dict[str, Any] = {"headers": request.headers, "data": request.body, "allow_redirects": False}
-        if (proxy := find_proxy(origin)) is not None:
+        if (proxy := self._find_proxy(origin)) is not None:
             options |= {"proxy": proxy.url, "proxy_headers": proxy.headers}
             options |= {"headers": {**request.headers, **proxy.headers}} if scheme == "http" else {}
         url, body = aiohttp.client.URL(request.url, encoded=True), bytearray()  # type: ignore[attr-defined]  # yarl's
@@ -346,21 +336,21 @@ def describe_app(app: Any) -> dict[str, Any]:
     if callable(getattr(app, "openapi", None)):
         return dict(app.openapi())
     paths: dict[str, Any] = {}
+    any_value, any_query = (
+        {"type": ["string", "number"]},
+        {"name": "query", "in": "query", "schema": {"type": "object"}},
+    )
     for route in getattr(app, "routes", ()):
         methods = sorted((getattr(route, "methods", None) or set()) - {"HEAD"})  # none: a mount, or a WebSocket
         for method in methods:
+            variables = [{"name": each, "in": "path", "schema": any_value} for each in route.param_convertors]
             paths.setdefault(route.path_format, {})[method.lower()] = {
                 "operationId": route.name if len(methods) == 1 else f"{method.lower()}_{route.name}",
                 "description": inspect.getdoc(route.endpoint) or "",
-                "parameters": [*_variables(route), {"name": "query", "in": "query", "schema": {"type": "object"}}],
-                "requestBody": {"content": {requests.JSON: {"schema": {}}} if method in WITH_BODY else {}},
+                "parameters": [*variables, any_query],
+                "requestBody": {"content": {requests.JSON: {}} if method in ("POST", "PUT", "PATCH") else {}},
             }
     return {"openapi": "3.1.0", "info": {"title": type(app).__name__}, "paths": paths}
-
-
-def _variables(route: Any) -> list[dict[str, Any]]:
-    found = {name: NUMBERS.get(type(each).__name__, "string") for name, each in route.param_convertors.items()}
-    return [{"name": name, "in": "path", "schema": {"type": each}} for name, each in found.items()]
 
 
 class AppSender:

@@ -27,7 +27,6 @@ JSON_TYPE = re.compile(r"[^;,]*[/+]json\s*(;|\Z)", re.IGNORECASE)
 _MEDIA_TYPE = re.compile(r"\s*([!-:<-~]{1,100}/[!-:<-~]{1,100})")
 _CHARSET = re.compile(r"""(?i)charset=["']?(utf-16|iso-8859-(?:[1-9]|15)|windows-125[0-8]|shift_jis|gb18030)\b""")
 _VARIABLE = re.compile(r"\{([^{}]+)\}")
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 _IN_PATHS = "/!$&'()*+,;=:@%"  # of a specification; % because its values are encoded already
 _IN_QUERIES = ":/?@!$'()*,="  # with allowReserved; # and & would end the value, and + is a blank for many servers
 
@@ -72,9 +71,7 @@ def build_request(operation: Operation, arguments: Mapping[str, Any]) -> FetchRe
     given = [(each, arguments[each.argument]) for each in operation.parameters if each.argument in arguments]
     filled = [(each, _json(value) if each.is_json else value) for each, value in given if value is not None]
     try:
-        url = operation.base_url + _path(
-            operation, {each.name: value for each, value in filled if each.place == "path"}
-        )
+        path = _path(operation, {each.name: value for each, value in filled if each.place == "path"})
         query = [_form(each.name, value, each) for each, value in filled if each.place == "query"]
         headers = {each.name: _header(each, value) for each, value in filled if each.place == "header"}
         body, content_type = _body(operation.body, arguments) if operation.body else (None, "")
@@ -82,7 +79,8 @@ def build_request(operation: Operation, arguments: Mapping[str, Any]) -> FetchRe
         raise ArgumentError(operation.name, [str(refused)]) from None
     if body is not None:
         headers["Content-Type"] = content_type
-    return FetchRequest(method=operation.method, url=with_query(url, query), headers=headers, body=body)
+    url = with_query(operation.base_url + path, query)
+    return FetchRequest(method=operation.method, url=url, headers=headers, body=body)
 
 
 def with_query(url: str, pairs: list[str]) -> str:
@@ -91,7 +89,6 @@ def with_query(url: str, pairs: list[str]) -> str:
 
 
 # ── styles ──
-
 
 _STYLES = {  # what is before a value, between its exploded parts, between its others; and whether it is named
     "simple": ("", ",", ",", False),
@@ -167,7 +164,7 @@ def _path(operation: Operation, values: Mapping[str, Any]) -> str:
     for _ in range(4):
         decoded = unquote(decoded)
     steps = {step.strip() for step in re.split(r"[/\\;]", decoded)}  # some servers drop blanks, and what follows a ;
-    if parameters and (_CONTROLS.search(decoded) or steps & {".", ".."}):
+    if parameters and (re.search(r"[\x00-\x1f\x7f]", decoded) or steps & {".", ".."}):
         names = ", ".join(each.argument for each in parameters.values())
         raise _Refused(f"{names}: must hold no control characters and no . or .. as a part of the path")
     return quote(path, safe=_IN_PATHS)
