@@ -55,7 +55,6 @@ TEXT_TYPE = re.compile(r"text/.*|.*[/+](xml|x?-?yaml|javascript|x-ndjson|x-www-f
 MESSAGE_KEYS = ("detail", "message", "error_description", "errorMessage", "msg", "title", "error", "errors", "reason")
 
 Secret = str | Callable[[Principal | None], Any] | None  # or a function, plain or async, that gives one
-
 Signed = tuple[FetchRequest, tuple[str, ...]]  # with all spellings of its secrets
 
 
@@ -125,7 +124,7 @@ class OpenApi(Server):
         request = requests.build_request(endpoint.operation, arguments)
         request, secrets = await self._auth.sign(request, endpoint.operation, ctx.principal)
         try:
-            response = replace(await self._exchange(request), secrets=secrets)
+            response = replace(await self._send(request), secrets=secrets)
         except (BadResponse, ConnectionLost) as failure:
             problem = f": {failure}"
         else:
@@ -134,7 +133,7 @@ class OpenApi(Server):
             problem = f" answered {error_message(response)}"
         raise ToolError(endpoint.place + self._clean(problem, secrets))
 
-    async def _exchange(self, request: FetchRequest) -> ApiResponse:
+    async def _send(self, request: FetchRequest) -> ApiResponse:
         """The response, after redirects at the same origin. A request that is no GET is never turned into one."""
         for _ in range(1 + MAX_REDIRECTS):
             response = await self._sender.send(request)
@@ -357,8 +356,7 @@ class AppSender:
     """Calls an app for each request. Its lifespan is that of the server, unless the app is run elsewhere too."""
 
     def __init__(self, app: Any, *, has_lifespan: bool) -> None:
-        self._app = app
-        self._has_lifespan = has_lifespan
+        self._app, self._has_lifespan = app, has_lifespan
         self._state: Mapping[str, Any] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -390,9 +388,8 @@ class AppSender:
             await self._app(scope, exchange.receive, exchange.send)
         except Exception:
             log.exception("the app failed")
-        finally:
-            if not exchange.response.done():
-                exchange.response.set_result(ApiResponse(status=500))
+        if not exchange.response.done():
+            exchange.response.set_result(ApiResponse(status=500))
 
     def _scope(self, request: FetchRequest) -> dict[str, Any]:
         url = urlsplit(request.url)

@@ -28,10 +28,8 @@ _MEDIA_TYPE = re.compile(r"\s*([!-:<-~]{1,100}/[!-:<-~]{1,100})")
 _CHARSET = re.compile(r"""(?i)charset=["']?(utf-16|iso-8859-(?:[1-9]|15)|windows-125[0-8]|shift_jis|gb18030)\b""")
 _VARIABLE = re.compile(r"\{([^{}]+)\}")
 _IN_PATHS = "/!$&'()*+,;=:@%"  # of a specification; % because its values are encoded already
-_IN_QUERIES = ":/?@!$'()*,="  # with allowReserved; # and & would end the value, and + is a blank for many servers
 
 encode = partial(quote, safe="")
-_encode_reserved = partial(quote, safe=_IN_QUERIES)
 
 
 class ApiResponse(Fetched, frozen=True, kw_only=True):
@@ -130,10 +128,9 @@ def _text(value: Any) -> str:
 
 def _form(name: str, value: Any, how: Parameter | Part) -> str:
     """A parameter of a query, or a property of a form."""
-    encoded = _encode_reserved if how.allow_reserved else encode
     if how.style == "deepObject":
-        return "&".join(f"{encode(path)}={encoded(_text(each))}" for path, each in _deep_object(name, value))
-    return _expand(name, value, how.style or "form", how.explode, encoded)
+        return "&".join(f"{encode(path)}={encode(_text(each))}" for path, each in _deep_object(name, value))
+    return _expand(name, value, how.style or "form", how.explode)
 
 
 def _deep_object(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -204,7 +201,7 @@ def _body(body: Body, arguments: Mapping[str, Any]) -> tuple[bytes | None, str]:
 def _field(name: str, value: Any, part: Part) -> str:
     if value is None:
         return ""
-    is_json = _is_json(part.content_type) or (part.style is None and isinstance(value, dict))
+    is_json = JSON_TYPE.match(part.content_type or "") or (part.style is None and isinstance(value, dict))
     return _form(name, _json(value) if is_json else value, part)
 
 
@@ -212,7 +209,7 @@ def _multipart(body: Body, value: Mapping[str, Any]) -> tuple[bytes, str]:
     pieces: list[bytes] = []
     for name, each in value.items():
         part = body.parts.get(name, Part())
-        items = each if isinstance(each, list) and not _is_json(part.content_type) else [each]
+        items = each if isinstance(each, list) and not JSON_TYPE.match(part.content_type or "") else [each]
         pieces += [_piece(name, item, part) for item in items if item is not None]
     boundary = hashlib.sha256(b"".join(pieces)).hexdigest()  # no text can hold its own hash
     delimiter = b"--" + boundary.encode()
@@ -226,17 +223,13 @@ def _piece(name: str, value: Any, part: Part) -> bytes:
     head, kind = f'Content-Disposition: form-data; name="{shown}"', part.content_type
     if part.is_binary:
         head, kind, content = f'{head}; filename="{shown}"', kind or OCTETS, _bytes(name, value)
-    elif _is_json(kind) or isinstance(value, (dict, list)):
+    elif JSON_TYPE.match(kind or "") or isinstance(value, (dict, list)):
         kind, content = kind or JSON, msgspec.json.encode(value)
     else:
         content = _text(value).encode()
     if kind:
         head += f"\r\nContent-Type: {kind}"
     return f"{head}\r\n\r\n".encode() + content
-
-
-def _is_json(content_type: str | None) -> bool:
-    return JSON_TYPE.match(content_type or "") is not None
 
 
 def _bytes(name: str, value: Any) -> bytes:
