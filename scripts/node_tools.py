@@ -54,28 +54,29 @@ def require(target: Path = TARGET) -> None:
         raise NodeMissing("the parts for Node are not installed: run `python scripts/node_tools.py`, which needs npm")
 
 
-def is_current(target: Path) -> bool:
+def is_current(target: Path, wanted: Path = WANTED) -> bool:
     stamp = target / STAMP
-    return stamp.exists() and all((WANTED / name).read_bytes() == (target / name).read_bytes() for name in MANIFESTS)
+    return stamp.exists() and all((wanted / name).read_bytes() == (target / name).read_bytes() for name in MANIFESTS)
 
 
-def install(target: Path = TARGET) -> None:
-    """Does nothing if all is there. Raises NodeMissing."""
-    if is_current(target):
+def install(target: Path = TARGET, wanted: Path = WANTED) -> None:
+    """The packages that a folder wants; does nothing if all are there. Raises NodeMissing."""
+    if is_current(target, wanted):
         return
     npm = shutil.which("npm")
     if npm is None:
-        raise NodeMissing("npm is not on the PATH: the conformance suite and the TypeScript client can't be installed")
+        raise NodeMissing(f"npm is not on the PATH: the packages of tests/{wanted.name} can't be installed")
     target.mkdir(parents=True, exist_ok=True)
     (target / STAMP).unlink(missing_ok=True)
     for name in MANIFESTS:
-        shutil.copy(WANTED / name, target / name)
+        shutil.copy(wanted / name, target / name)
     for pause in PAUSES:
-        if subprocess.run([npm, *NPM_CI], cwd=target, check=False).returncode == 0 and _has_node(target):
+        done = subprocess.run([npm, *NPM_CI], cwd=target, check=False)
+        if done.returncode == 0 and (wanted != WANTED or _has_node(target)):
             (target / STAMP).touch()
             return
         time.sleep(pause)
-    raise NodeMissing(f"npm could not install the parts for Node, {len(PAUSES)} times")
+    raise NodeMissing(f"npm could not install the packages of tests/{wanted.name}, {len(PAUSES)} times")
 
 
 def _has_node(target: Path) -> bool:

@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import browser
 import fastmcp_environment
+import fetch_specifications
+import fetch_tools
 
 import nodejs
 import official
@@ -65,6 +67,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(missing, red=True, bold=True)
     if (missing := browser.why_missing()) is not None:
         terminalreporter.section("no browser", sep="!", red=True, bold=True)
+        terminalreporter.write_line(missing, red=True, bold=True)
+    if (missing := fetch_specifications.why_missing()) is not None:
+        terminalreporter.section("no OpenAPI specifications", sep="!", red=True, bold=True)
+        terminalreporter.write_line(missing, red=True, bold=True)
+    if (missing := fetch_tools.why_missing()) is not None:
+        terminalreporter.section("no public servers", sep="!", red=True, bold=True)
         terminalreporter.write_line(missing, red=True, bold=True)
 
 

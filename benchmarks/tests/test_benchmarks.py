@@ -11,6 +11,8 @@ from pathlib import Path
 from signal import Signals
 from typing import Any
 
+import fetch_specifications
+import fetch_tools
 import pytest
 from benchmarks import contenders, http_call, plot, processes, record, report, wrk
 from benchmarks.__main__ import QUESTIONS, QUICK, chosen, main, measured
@@ -21,6 +23,8 @@ from benchmarks.http_session import in_session
 from benchmarks.processes import ROOT, cpu_seconds, resident_bytes, running
 from benchmarks.record import Record
 from benchmarks.report import Outcome
+
+import missing
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -368,3 +372,20 @@ def test_gateways_are_measured(key: str) -> None:
     assert all(figures[0].value > 0 for figures in seen.rounds.values())
     if key == "proxy-lists":
         assert all(figures[0].value >= 500 for figures in seen.rounds.values()), "the slowest takes half a second"
+
+
+# ── catalogues from elsewhere ──
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["search-200", "search-hits", "openapi-box"])
+def test_searches_and_imports_are_measured(key: str) -> None:
+    """Without FastMCP, whose environment may be missing."""
+    demand_wrk()
+    missing.demand(fetch_tools.why_missing() or fetch_specifications.why_missing())
+    (one,) = chosen([key], ["dovetail"])
+    seen = measured(one, QUICK)
+    assert seen.reasons == {}
+    assert seen.rounds["dovetail"][0].value > 0
+    if key == "search-hits":
+        assert seen.rounds["dovetail"][0].value <= 60
