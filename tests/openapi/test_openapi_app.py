@@ -31,6 +31,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse,
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, Field
 from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from dovetail import Client, Server, SetupError, ToolError
@@ -464,5 +465,5 @@ async def test_routes_of_a_starlette_app_are_tools() -> None:
 
 
 def test_an_app_that_tells_nothing_is_refused() -> None:
-    with pytest.raises(SetupError, match="no operation"):
-        OpenApi.from_app(object())
+    with pytest.raises(SetupError, match="CORSMiddleware is neither a FastAPI nor a Starlette app"):
+        OpenApi.from_app(CORSMiddleware(app))

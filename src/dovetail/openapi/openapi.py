@@ -41,7 +41,6 @@ from dovetail.schema.validate import Validator
 from dovetail.server import Server
 
 log = logging.getLogger("dovetail")
-TIMEOUT = 30.0  # seconds for a call
 MAX_RESPONSE = 16 * 1024 * 1024  # bytes, decompressed
 TOO_LONG = f"the response has more than {MAX_RESPONSE} bytes"
 MAX_MESSAGE = 1_000  # characters of an API's error
@@ -50,7 +49,6 @@ REDIRECTS, KEEPING_METHOD = (301, 302, 303, 307, 308), (307, 308)
 MIN_SECRET = 6  # characters: a shorter one may stand in a body by chance
 CLOSE_TIMEOUT = 5.0  # seconds for what an app does after its response
 HEADERS = {"Accept": "application/json, */*;q=0.8", "User-Agent": f"dovetail/{__version__}"}
-BEARER = {"type": "http", "scheme": "bearer"}
 TEXT_TYPE = re.compile(r"text/.*|.*[/+](xml|x?-?yaml|javascript|x-ndjson|x-www-form-urlencoded)")
 MESSAGE_KEYS = ("detail", "message", "error_description", "errorMessage", "msg", "title", "error", "errors", "reason")
 
@@ -91,7 +89,7 @@ class OpenApi(Server):
         super().__init__(
             name or re.sub(r"[^A-Za-z0-9_.-]+", "-", title).strip("-")[:64] or "api",
             lifespan=partial(self._serving, lifespan),
-            **{"version": version or "0.0.0", "timeout": TIMEOUT, **options},
+            **{"version": version or "0.0.0", "timeout": 30.0, **options},
         )
         self.engine.tools.swap((), {each.name: self._tool(each) for each in self.operations})
 
@@ -245,7 +243,7 @@ class ApiAuth:
             found = {each: await self._secret(each, principal) for each in names}
             if found and None not in found.values():
                 for name, secret in found.items():
-                    request = _signed(request, self._schemes.get(name, BEARER), str(secret))
+                    request = _signed(request, self._schemes.get(name, {}), str(secret))
                 return request, _spellings(map(str, found.values()))
         return request, ()
 
@@ -326,20 +324,20 @@ class HttpSender:
                         raise BadResponse(TOO_LONG)
                 headers = {name.lower(): each for name, each in raw.headers.items()}
                 return ApiResponse(status=raw.status, headers=headers, body=bytes(body))
-        except (aiohttp.ClientError, ConnectionError, ValueError) as failure:  # its text may hold the URL
+        except (aiohttp.ClientError, OSError, ValueError) as failure:  # its text may hold the URL
             raise ConnectionLost(f"{host} gave no response ({type(failure).__name__})") from None
 
 
 def describe_app(app: Any) -> dict[str, Any]:
     """The OpenAPI document of an app: its own, as FastAPI's, or what the routes of a Starlette app tell."""
+    if not hasattr(app, "router"):
+        raise SetupError(f"OpenApi.from_app: a {type(app).__name__} is neither a FastAPI nor a Starlette app")
     if callable(getattr(app, "openapi", None)):
         return dict(app.openapi())
     paths: dict[str, Any] = {}
-    any_value, any_query = (
-        {"type": ["string", "number"]},
-        {"name": "query", "in": "query", "schema": {"type": "object"}},
-    )
-    for route in getattr(app, "routes", ()):
+    any_value = {"type": ["string", "number"]}
+    any_query = {"name": "query", "in": "query", "schema": {"type": "object"}}
+    for route in app.routes:
         methods = sorted((getattr(route, "methods", None) or set()) - {"HEAD"})  # none: a mount, or a WebSocket
         for method in methods:
             variables = [{"name": each, "in": "path", "schema": any_value} for each in route.param_convertors]
