@@ -154,7 +154,7 @@ def _header(parameter: Parameter, value: Any) -> str:
 
 
 def _path(operation: Operation, values: Mapping[str, Any]) -> str:
-    """The path with its variables filled in; it stays as long as it is, for servers too that decode more than once."""
+    """The path with its variables filled in. No value leads up, also at servers that decode more than once."""
     parameters = {each.name: each for each in operation.parameters if each.place == "path"}
     path = _VARIABLE.sub(lambda found: _path_text(parameters[found[1]], values.get(found[1], "")), operation.path)
     decoded = path
