@@ -473,7 +473,7 @@ def test_an_openapi_document_is_shown_as_tools(tmp_path: Path) -> None:
         assert shown.exit_code == 0
         assert re.match(r"listPets +GET /pets +about \d+ tokens\n1 tools?, 0 cut", shown.stdout)
         found = json.loads(CliRunner().invoke(main, ["lint", str(path), "--json"]).stdout)
-        assert [(row["tool"], row["path"]) for row in found["operations"]] == [("listPets", "/pets")]
-        assert found["report"] == {"cut": [], "left_out": [], "notes": []}
+        assert found["operations"] == {"listPets": "GET /pets"}
+        assert found["report"]["left_out"] == []
     path.write_text("openapi: 2.0")
     assert CliRunner().invoke(main, ["lint", str(path)]).exit_code != 0

@@ -2,15 +2,15 @@
 
 import asyncio
 import gzip
-import json
-import logging
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from dovetail import Client, Server, SetupError
+from dovetail import ArgTransform, Client, Server, SetupError, ToolTransform
 from dovetail.auth import ApiKeys, Principal
 from dovetail.openapi import OpenApi
 
@@ -33,7 +33,7 @@ def spec(*paths: str, method: str = "get", schemes: dict[str, Any] | None = None
 
 def http(status: int, body: bytes = b"", *headers: str) -> bytes:
     lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", *headers, "", ""]
-    return "\r\n".join(lines).encode() + body
+    return "\r\n".join(lines).encode(errors="surrogateescape") + body
 
 
 Answer = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
@@ -96,10 +96,11 @@ JSON = "Content-Type: application/json"
         (http(400, b'{"code": 17}', JSON), '400: {"code":17}'),
         (http(500, b"plain \x1b[31mwords\x00", "Content-Type: text/plain"), "500: plain  [31mwords"),
         (http(502, b"<html><h1>Bad gateway</h1></html>", "Content-Type: text/html"), "502 Bad Gateway"),
-        (http(400, b"x" * 5000, "Content-Type: text/plain"), "400: " + "x" * 1000 + "…"),
+        (http(400, b"x" * 5000, "Content-Type: text/plain"), "400: " + "x" * 985 + "…"),
         (http(500, b'{"message": "password=hunter2 is wrong"}', JSON), "500: password=[redacted] is wrong"),
         (http(429, b"", "Retry-After: 30"), "429 Too Many Requests; try again in 30 s"),
         (http(503, b"", "Retry-After: Wed, 21 Oct 2026"), "503 Service Unavailable; try again after Wed, 21 Oct 2026"),
+        (http(429, b'{"message": "slow"}', JSON, "Retry-After: 3"), "429; try again in 3 s: slow"),
         (http(304), "304 Not Modified"),
         (http(500, b"[" * 100_000, JSON), "500 Internal Server Error"),
     ],
@@ -136,7 +137,7 @@ async def test_other_types_are_content_of_their_own() -> None:
         "/image": http(200, b"png", "Content-Type: image/png"),
         "/audio": http(200, b"wav", "Content-Type: audio/wav"),
         "/zip": http(200, b"\0", "Content-Type: application/zip"),
-        "/large": http(200, b"\0" * 1_100_000, "Content-Type: application/zip"),
+        "/odd": http(200, b"odd", "Content-Type: image/\udcff"),
     }
     async with serving(answers) as (url, _), Client(OpenApi(spec(*answers), base_url=url)) as client:
         blocks = {path: (await client.call_tool(path[1:], raise_on_error=False)).content[0] for path in answers}
@@ -144,14 +145,14 @@ async def test_other_types_are_content_of_their_own() -> None:
     assert (blocks["/audio"].data, blocks["/audio"].mime_type) == (b"wav", "audio/wav")
     assert (blocks["/zip"].resource.blob, blocks["/zip"].resource.mime_type) == (b"\0", "application/zip")
     assert blocks["/zip"].resource.uri == f"{url}/zip"
-    assert "1100000 bytes of application/zip: too many" in blocks["/large"].text
+    assert blocks["/odd"].text == "odd"  # a type that is none
 
 
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 WITH_SCHEMA = {"200": {"description": "", "content": {"application/json": {"schema": SCHEMA}}}}
 
 
-async def test_a_response_with_a_schema_is_structured_and_checked(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_response_with_a_schema_is_structured_and_checked() -> None:
     answers: dict[str, Answer] = {
         "/good": http(200, b'{"id": 1}', JSON),
         "/bad": http(200, b'{"id": "x"}', JSON),
@@ -162,15 +163,12 @@ async def test_a_response_with_a_schema_is_structured_and_checked(caplog: pytest
         Client(OpenApi(spec(*answers, responses=WITH_SCHEMA), base_url=url)) as client,
     ):
         good = await client.call_tool("good")
-        with caplog.at_level(logging.WARNING, "dovetail"):
-            bad, again, none = [await client.call_tool(each, raise_on_error=False) for each in ("bad", "bad", "none")]
+        bad, none = [await client.call_tool(each, raise_on_error=False) for each in ("bad", "none")]
     assert good.structured == {"id": 1}
     assert bad.is_error
-    assert bad.text == again.text
     assert "GET /bad answered 200 OK, but not as its specification says: id: expected an integer" in bad.text
     assert bad.text.endswith('The call has had its effect. The response:\n{"id":"x"}')
     assert "GET /none answered 204 No Content, but not as" in none.text
-    assert [record.getMessage().split(" ")[1] for record in caplog.records] == ["/bad", "/none"]
 
 
 async def test_arguments_are_read_leniently_and_problems_are_explained() -> None:
@@ -231,7 +229,7 @@ async def test_hostile_responses_are_bounded() -> None:
     async def endless(writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n")
         while True:
-            writer.write(b"400\r\n" + b"x" * 1024 + b"\r\n")
+            writer.write(b"40000\r\n" + b"x" * 0x40000 + b"\r\n")
             await writer.drain()
 
     async def silent(writer: asyncio.StreamWriter) -> None:
@@ -240,7 +238,7 @@ async def test_hostile_responses_are_bounded() -> None:
     async def closing(writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    bomb = gzip.compress(b"\0" * 3_000_000)
+    bomb = gzip.compress(b"\0" * 20_000_000)
     answers: dict[str, Answer] = {
         "/endless": endless,
         "/bomb": http(200, bomb, "Content-Type: text/plain", "Content-Encoding: gzip"),
@@ -252,19 +250,18 @@ async def test_hostile_responses_are_bounded() -> None:
     }
     async with serving(answers) as (url, _):
         waits = {path: 0.05 if path == "/silent" else 60.0 for path in answers}
-        options: Any = {"base_url": url, "max_response_bytes": 1_000_000}
-        texts = {path: (await call(spec(path), tool=path[1:], timeout=waits[path], **options)).text for path in answers}
-    assert len(bomb) < 10_000
-    assert texts["/endless"] == "GET /endless: the response has more than 1000000 bytes"
-    assert texts["/bomb"] == "GET /bomb: the response has more than 1000000 bytes"
-    assert texts["/silent"] == "GET /silent: 127.0.0.1 did not answer within 0.05 s"
+        texts = {path: (await call(spec(path), url, path[1:], timeout=waits[path])).text for path in answers}
+    assert len(bomb) < 20_000
+    assert texts["/endless"] == "GET /endless: the response has more than 16777216 bytes"
+    assert texts["/bomb"] == "GET /bomb: the response has more than 16777216 bytes"
+    assert texts["/silent"] == "The tool silent did not finish within 0.05 s and was stopped."
     for path in ("/liar", "/headers", "/nonsense", "/closing"):
-        assert texts[path].startswith(f"GET {path}: 127.0.0.1 "), texts[path]
+        assert texts[path].startswith(f"GET {path}: 127.0.0.1 gave no response"), texts[path]
 
 
 async def test_a_server_that_is_not_there() -> None:
     result = await call(spec("/x"), "http://127.0.0.1:9", "x", auth=SECRET)
-    assert result.text == "GET /x: 127.0.0.1 can't be reached, or closed the connection"
+    assert result.text == "GET /x: 127.0.0.1 gave no response (ClientConnectorError)"
 
 
 async def test_cookies_do_not_pass_from_call_to_call() -> None:
@@ -358,19 +355,46 @@ async def test_the_credentials_of_each_caller() -> None:
 
 
 def test_a_scheme_that_the_document_lacks_is_refused() -> None:
-    with pytest.raises(SetupError, match="'tokn', which the document lacks; did you mean 'token'"):
+    with pytest.raises(SetupError, match=r"'tokn', which the document lacks \(did you mean token"):
         OpenApi(spec("/x", schemes=SCHEMES), base_url="http://x", auth={"tokn": "a"})
 
 
-async def test_secrets_are_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
-    echo = json.dumps({"message": f"bad key {SECRET}", "escaped": SECRET.replace("-", "\\u002d")}).encode()
-    document = spec("/error", "/echo", schemes=SCHEMES, security=[{"query": []}])
-    async with serving({"/error": http(401, echo, JSON), "/echo": http(200, echo, JSON)}) as (url, _):
-        api = OpenApi(document, base_url=url, auth=SECRET)
+@pytest.mark.parametrize(
+    ("scheme", "secret", "shown"),
+    [
+        ("token", SECRET, SECRET),
+        ("query", "a/key+of=ours", "a%2Fkey%2Bof%3Dours"),
+        ("header", "a/key+of=ours", r"a\/key+of=ours"),
+        ("login", "ada:password of ada", "YWRhOnBhc3N3b3JkIG9mIGFkYQ=="),
+        ("login", "ada:password of ada", "password of ada"),
+    ],
+)
+async def test_secrets_are_shown_nowhere(
+    scheme: str, secret: str, shown: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    echo = f'{{"message": "bad key {shown}"}}'
+    answers: dict[str, Answer] = {
+        "/error": http(401, echo.encode(), JSON),
+        "/escaped": http(401, echo.replace("key", r"\u006bey").encode(), JSON),
+        "/echo": http(200, echo.encode(), JSON),
+        "/text": http(200, echo.encode("utf-16"), "Content-Type: text/plain; charset=utf-16"),
+        "/away": http(302, b"", f"Location: http://127.0.0.2/{shown.replace(' ', '%20')}"),
+    }
+    document = spec(*answers, schemes=SCHEMES, security=[{scheme: []}])
+    async with serving(answers) as (url, _):
+        api = OpenApi(document, base_url=url, auth=secret)
         async with Client(api) as client:
-            results = [await client.call_tool(each, raise_on_error=False) for each in ("error", "echo")]
-    assert "bad key [redacted]" in results[0].text
-    assert all(SECRET not in text for text in (*(each.text for each in results), repr(api), caplog.text))
+            texts = [(await client.call_tool(path[1:], raise_on_error=False)).text for path in answers]
+    assert "GET /error answered 401: bad key [redacted]" in texts
+    assert all(each not in text for text in (*texts, repr(api), caplog.text) for each in (secret, shown))
+
+
+async def test_an_object_of_a_query_does_not_replace_the_key() -> None:
+    anything = {"name": "filter", "in": "query", "schema": {"type": "object", "additionalProperties": True}}
+    document = spec("/x", schemes=SCHEMES, security=[{"query": []}], parameters=[anything])
+    async with serving({"/x": http(200)}) as (url, seen):
+        await call(document, url, "x", {"filter": {"key": "mine", "a": 1}}, auth="ours")
+    assert [each["target"] for each in seen] == ["/x?a=1&key=ours"]
 
 
 async def test_something_that_is_no_token_is_not_sent() -> None:
@@ -399,6 +423,47 @@ async def test_it_runs_alone_and_mounted_with_a_lifespan_of_its_own() -> None:
                 assert (await client.call_tool("x")).text == "1"
     assert events == ["start", "stop"] * 2
     assert (api.name, api.report.tools) == ("shop", 1)
+
+
+DEAD_LOOP = """
+import asyncio, sys
+from dovetail import Client, OpenApi
+
+async def call():
+    client = Client(api)
+    await client.__aenter__()
+    print((await client.call_tool("x")).text)
+
+spec = {"openapi": "3.1.0", "paths": {"/x": {"get": {"operationId": "x"}}}}
+api = OpenApi(spec, base_url=sys.argv[1])
+for _ in range(2):
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(call())
+    loop.close()  # without the end of the lifespan
+"""
+
+
+async def test_it_runs_again_after_its_event_loop_died() -> None:
+    async with serving({"/x": http(200, b"ok")}) as (url, _):
+        program = await asyncio.create_subprocess_exec(sys.executable, "-c", DEAD_LOOP, url, stdout=PIPE, stderr=PIPE)
+        out, _ = await program.communicate()
+    assert out.split() == [b"ok", b"ok"]
+
+
+async def test_a_mount_keeps_its_urls_and_may_transform_its_tools() -> None:
+    answers: dict[str, Answer] = {"/zip": http(200, b"\0", "Content-Type: application/zip"), "/x": http(404)}
+    parameter = {"name": "a", "in": "query", "schema": {"type": "string"}}
+    async with serving(answers) as (url, seen):
+        server = Server("desk")
+        api = OpenApi(spec(*answers, parameters=[parameter]), base_url=url)
+        transform = ToolTransform(name="find", arguments={"a": ArgTransform(name="b")})
+        server.mount(api, namespace="shop", transforms={"x": transform})
+        async with Client(server) as client:
+            archive = await client.call_tool("shop_zip")
+            missing = await client.call_tool("shop_find", {"b": "1"}, raise_on_error=False)
+    assert archive.content[0].resource.uri == f"{url}/zip"
+    assert missing.text == "GET /x answered 404 Not Found"
+    assert seen[1]["target"] == "/x?a=1"
 
 
 async def test_a_result_may_be_text_only() -> None:

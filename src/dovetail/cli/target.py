@@ -48,10 +48,10 @@ def stdio_command(target: str) -> list[str]:
 
 def is_openapi(target: str) -> bool:
     """Whether the target is the file of an OpenAPI document: YAML, or JSON that says so."""
-    if "://" in target or not target.endswith(JSON_SUFFIX):
-        return "://" not in target and target.endswith((".yaml", ".yml"))
+    if target.endswith((".yaml", ".yml")):
+        return "://" not in target
     try:
-        return "openapi" in members(Path(target).read_bytes())
+        return target.endswith(JSON_SUFFIX) and "openapi" in members(Path(target).read_bytes())
     except (OSError, ValueError, DecodeError, RecursionError):  # a reader of the file will say more
         return False
 

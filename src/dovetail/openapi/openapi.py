@@ -1,64 +1,59 @@
 """`OpenApi`: a server whose tools are the operations of an HTTP API, or of a web app in this process."""
 
 import asyncio
+import inspect
 import logging
 import re
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
-from difflib import get_close_matches
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
 from dovetail import __version__
+from dovetail.auth.fetch import FetchRequest
 from dovetail.auth.principal import Principal
 from dovetail.client.handlers import call_maybe_async
-from dovetail.client.transports.base import ServerUrl
+from dovetail.client.transports.aiohttp import KEEPALIVE_SECONDS
+from dovetail.client.transports.base import ServerUrl, cancel_and_wait
 from dovetail.client.transports.environment import find_proxy, tls_context
 from dovetail.engine.context import Context
 from dovetail.engine.options import Options
-from dovetail.engine.redaction import REDACTED
 from dovetail.errors import BadResponse, ConnectionLost, SetupError, ToolError
-from dovetail.openapi.apps import AppSender, describe_app
-from dovetail.openapi.document import Document
+from dovetail.openapi import requests
+from dovetail.openapi.document import Document, as_object
 from dovetail.openapi.operations import Names, Operation, read_operations
-from dovetail.openapi.requests import (
-    HEADER_VALUE,
-    JSON_TYPE,
-    ApiRequest,
-    ApiResponse,
-    ResponseTooLong,
-    add_query,
-    build_request,
-)
+from dovetail.openapi.requests import ApiResponse, black_out
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.results import ToolResult
 from dovetail.protocol.types import Audio, Content, EmbeddedResource, Image, ResourceContents, Text
-from dovetail.registry.arguments import LenientDecoder
+from dovetail.registry.arguments import RawArguments
 from dovetail.registry.functions import Invocation
+from dovetail.registry.registration import did_you_mean
 from dovetail.registry.tools import Tool, closed_choices
 from dovetail.schema.validate import Validator
 from dovetail.server import Server
 
 log = logging.getLogger("dovetail")
-MAX_RESPONSE_BYTES = 16 * 1024 * 1024  # decompressed
-MAX_BLOB_BYTES = 1024 * 1024  # of a result that is no text, image or audio
+MAX_RESPONSE = 16 * 1024 * 1024  # bytes, decompressed
+TOO_LONG = f"the response has more than {MAX_RESPONSE} bytes"
 MAX_MESSAGE = 1_000  # characters of an API's error
 MAX_REDIRECTS = 5
 REDIRECTS, KEEPING_METHOD = (301, 302, 303, 307, 308), (307, 308)
-KEEPALIVE_SECONDS = 4.0  # common servers close an idle connection after 5; a request must not meet that
+MIN_SECRET = 6  # characters: a shorter one may stand in a body by chance
+CLOSE_TIMEOUT = 5.0  # seconds for what an app does after its response
 HEADERS = {"Accept": "application/json, */*;q=0.8", "User-Agent": f"dovetail/{__version__}"}
-BEARER = {"type": "http", "scheme": "bearer"}
 TEXT_TYPE = re.compile(r"text/.*|.*[/+](xml|x?-?yaml|javascript|x-ndjson|x-www-form-urlencoded)")
 MESSAGE_KEYS = ("detail", "message", "error_description", "errorMessage", "msg", "title", "error", "errors", "reason")
 
 Secret = str | Callable[[Principal | None], Any] | None  # or a function, plain or async, that gives one
+Signed = tuple[FetchRequest, tuple[str, ...]]  # with all spellings of its secrets
 
 
 class OpenApi(Server):
@@ -79,8 +74,6 @@ class OpenApi(Server):
         only: Sequence[str] = (),
         names: Names = None,
         max_description_tokens: int = 200,
-        timeout: float | None = 30.0,
-        max_response_bytes: int = MAX_RESPONSE_BYTES,
         name: str | None = None,
         **options: Any,
     ) -> None:
@@ -88,16 +81,15 @@ class OpenApi(Server):
         self.operations, self.report = read_operations(
             document, base_url=base_url, only=only, names=names, max_description_tokens=max_description_tokens
         )
-        self._auth = ApiAuth(auth, document)
-        self._timeout, self._max_bytes = timeout, max_response_bytes
+        self._auth = ApiAuth(auth, document.security_schemes, self.operations)
         self._sender: HttpSender | AppSender = HttpSender()
-        info = document.spec.get("info")
-        title, version = (str(info.get(key) or "") if isinstance(info, Mapping) else "" for key in ("title", "version"))
+        info = as_object(document.spec.get("info"))
+        title, version = (str(info.get(key) or "") for key in ("title", "version"))
         lifespan = options.pop("lifespan", None)
         super().__init__(
             name or re.sub(r"[^A-Za-z0-9_.-]+", "-", title).strip("-")[:64] or "api",
             lifespan=partial(self._serving, lifespan),
-            **{"version": version or "0.0.0", **options},
+            **{"version": version or "0.0.0", "timeout": 30.0, **options},
         )
         self.engine.tools.swap((), {each.name: self._tool(each) for each in self.operations})
 
@@ -110,16 +102,10 @@ class OpenApi(Server):
 
     def _tool(self, operation: Operation) -> Tool:
         endpoint = Endpoint(operation, self.engine.options)
+        call = partial(self._call, endpoint)
         return Tool(
             definition=endpoint.definition,
-            invocation=Invocation(
-                function=partial(self._call, endpoint),
-                is_async=True,
-                in_thread=False,
-                context_names=("ctx",),
-                by_name=False,
-                timeout=None,
-            ),
+            invocation=Invocation(function=call, is_async=True, in_thread=False, context_names=("ctx",), by_name=False),
             decode=endpoint.decode,
             to_result=lambda result: result,
             label=f"tool {operation.name}",
@@ -133,27 +119,22 @@ class OpenApi(Server):
             yield value
 
     async def _call(self, endpoint: "Endpoint", arguments: dict[str, Any], *, ctx: Context) -> ToolResult:
-        request, secrets = build_request(endpoint.operation, arguments), list[str]()
+        request = requests.build_request(endpoint.operation, arguments)
+        request, secrets = await self._auth.sign(request, endpoint.operation, ctx.principal)
         try:
-            async with asyncio.timeout(self._timeout):
-                request, secrets = await self._auth.sign(request, endpoint.operation, ctx.principal)
-                response = await self._exchange(replace(request, headers={**HEADERS, **request.headers}))
-        except TimeoutError:
-            problem = f"{urlsplit(request.url).hostname} did not answer within {self._timeout:g} s"
-        except ResponseTooLong:
-            problem = f"the response has more than {self._max_bytes} bytes"
+            response = replace(await self._send(request), secrets=secrets)
         except (BadResponse, ConnectionLost) as failure:
-            problem = str(failure)
+            problem = f": {failure}"
         else:
             if 200 <= response.status < 300:
-                return endpoint.result(response.without(secrets), request.url.partition("?")[0])
-            raise ToolError(f"{endpoint.place} answered {self._failure(response, secrets)}")
-        raise ToolError(f"{endpoint.place}: {self._clean(problem, secrets)}")
+                return endpoint.result(response, request.url.partition("?")[0])
+            problem = f" answered {error_message(response)}"
+        raise ToolError(endpoint.place + self._clean(problem, secrets))
 
-    async def _exchange(self, request: ApiRequest) -> ApiResponse:
+    async def _send(self, request: FetchRequest) -> ApiResponse:
         """The response, after redirects at the same origin. A request that is no GET is never turned into one."""
         for _ in range(1 + MAX_REDIRECTS):
-            response = await self._sender.send(request, self._max_bytes)
+            response = await self._sender.send(request)
             location = response.headers.get("location")
             if response.status not in REDIRECTS or location is None:
                 return response
@@ -163,24 +144,14 @@ class OpenApi(Server):
             request = replace(request, url=url)
         raise BadResponse(f"it redirects more than {MAX_REDIRECTS} times")
 
-    def _failure(self, response: ApiResponse, secrets: Sequence[str]) -> str:
-        """The status of an error, with the message of the API."""
-        message = self._clean(error_message(response), secrets)
-        when = response.headers.get("retry-after", "") if response.status in (429, 503) else ""
-        later = f"in {when} s" if when.isdecimal() else f"after {self._clean(when, secrets)}"
-        return (f"{response.status}: {message}" if message else response.status_text) + (
-            f"; try again {later}" if when else ""
-        )
-
-    def _clean(self, text: str, secrets: Sequence[str]) -> str:
+    def _clean(self, text: str, secrets: tuple[str, ...]) -> str:
         """A text of the API, for a model: bounded, on one line, without secrets."""
-        for secret in secrets:
-            text = text.replace(secret, REDACTED)
-        text = "".join(each if each.isprintable() else " " for each in self.engine.redactor.text(text)).strip()
-        return f"{text[:MAX_MESSAGE]}…" if len(text) > MAX_MESSAGE else text
+        text = self.engine.redactor.text(black_out(text, secrets))
+        text = f"{text[:MAX_MESSAGE]}…" if len(text) > MAX_MESSAGE else text
+        return "".join(each if each.isprintable() else " " for each in text).rstrip()
 
 
-class Endpoint(LenientDecoder):
+class Endpoint(RawArguments):
     """An operation as a tool. Its validators are compiled by its first call: a document has hundreds of operations."""
 
     def __init__(self, operation: Operation, options: Options) -> None:
@@ -188,54 +159,33 @@ class Endpoint(LenientDecoder):
         self.place = f"{operation.method} {operation.path}"
         self.subject, self.lenient = operation.name, options.lenient_arguments
         self.schema = dict(operation.definition.input_schema)
+        self._names, self._defaults = None, {}  # all arguments, and defaults are for the API to fill in
         self._output = None if options.output == "text" else operation.definition.output_schema
         self.definition = replace(operation.definition, output_schema=self._output)
         self._text_copy = options.output != "structured"
-        self._is_reported = False  # that the API does not answer as it should
 
     @cached_property
     def _validator(self) -> Validator:  # type: ignore[override]  # the base class only reads it
-        return self._compiled(self.schema, {"type": "object"}, "its arguments")
+        return Validator(self.schema, where=f"tool {self.subject}")
 
     @cached_property
     def _output_validator(self) -> Validator:
-        return self._compiled(self._output or {}, {}, "its results")
-
-    def _compiled(self, schema: Mapping[str, Any], otherwise: Mapping[str, Any], what: str) -> Validator:
-        try:
-            return Validator(schema, where=f"tool {self.subject}, {what}")
-        except SetupError as problem:  # the API has checks of its own
-            log.warning("%s; they are not checked", problem)
-            return Validator(otherwise, where=what)
-
-    def decode(self, raw: bytes | Raw) -> dict[str, Any]:
-        """The arguments as the client sent them: defaults are for the API to fill in. Raises ArgumentError."""
-        value: dict[str, Any] = self._parse(raw)
-        return value if self._validator.is_valid(value) else self._decode_again(raw)
-
-    def _from_value(self, value: Any) -> dict[str, Any] | None:
-        return value if self._validator.is_valid(value) else None
+        return Validator(self._output or {}, where=f"tool {self.subject}, its results")
 
     def result(self, response: ApiResponse, url: str) -> ToolResult:
         """The result for a successful response."""
         compact, problems = "", ["it is no JSON"]
-        if JSON_TYPE.match(response.content_type) and response.body:
-            with suppress(*UNREADABLE):
+        with suppress(*UNREADABLE):
+            if requests.JSON_TYPE.match(response.content_type):
                 compact = msgspec.json.format(response.text, indent=-1)
+            if self._output is not None:
+                problems = self._output_validator.problems(msgspec.json.decode(compact), root="value")
         if self._output is None:
             return ToolResult(content=(Text(compact) if compact else self._content(response, url),))
-        with suppress(*UNREADABLE):
-            problems = self._output_validator.problems(msgspec.json.decode(compact), root="value")
         if not problems:
-            wrap = self._output.get("type") != "object"
-            return ToolResult(structured=Raw(compact.encode()), wrap=wrap, text_copy=self._text_copy)
-        if not self._is_reported:
-            self._is_reported = True
-            log.warning("%s does not answer as its specification says: %s", self.place, "; ".join(problems))
-        said = (
-            f"{self.place} answered {response.status_text}, but not as its specification says: {'; '.join(problems)}."
-        )
-        text = f"{said} The call has had its effect. The response:\n{compact or response.text}"
+            return ToolResult(structured=Raw(compact.encode()), text_copy=self._text_copy)
+        said = f"{self.place} answered {response.status_text}, but not as its specification says: {'; '.join(problems)}"
+        text = f"{said}. The call has had its effect. The response:\n{compact or response.text}"
         return ToolResult(content=(Text(text),), is_error=True, has_schema=True)
 
     def _content(self, response: ApiResponse, url: str) -> Content:
@@ -245,22 +195,21 @@ class Endpoint(LenientDecoder):
             return Text(response.status_text)
         if kind.startswith(("image/", "audio/")):
             return Image(body, kind) if kind.startswith("image/") else Audio(body, kind)
-        if TEXT_TYPE.fullmatch(kind) or JSON_TYPE.match(kind):
+        if TEXT_TYPE.fullmatch(kind) or requests.JSON_TYPE.match(kind):
             return Text(response.text)
-        if len(body) > MAX_BLOB_BYTES:
-            raise ToolError(
-                f"{self.place} answered {response.status}, with {len(body)} bytes of {kind}: too many to show"
-            )
         return EmbeddedResource(ResourceContents(uri=url, mime_type=kind, blob=body))
 
 
 def error_message(response: ApiResponse) -> str:
-    """The words of an error response; those of a page for people are left out."""
+    """The status of an error, with the message of the API, and when to try again."""
     try:
         value = msgspec.json.decode(response.text)
-    except UNREADABLE:
-        return response.text if response.content_type == "text/plain" else ""
-    return _words(value) or msgspec.json.encode(value).decode()
+        words = _words(value) or msgspec.json.encode(value).decode()
+    except UNREADABLE:  # a page for people is left out
+        words = response.text if response.content_type == "text/plain" else ""
+    when = response.headers.get("retry-after", "") if response.status in (429, 503) else ""
+    later = f"; try again {f'in {when} s' if when.isdecimal() else f'after {when}'}" if when else ""
+    return f"{response.status}{later}: {words}" if words else response.status_text + later
 
 
 def _words(value: Any, depth: int = 6) -> str:
@@ -278,62 +227,60 @@ def _words(value: Any, depth: int = 6) -> str:
 class ApiAuth:
     """The credentials of `auth=`, and where the security schemes of a document put them."""
 
-    def __init__(self, given: Any, document: Document) -> None:
-        self._given, self._schemes = given, document.security_schemes
+    def __init__(self, given: Any, schemes: Mapping[str, Any], operations: Sequence[Operation]) -> None:
+        self._given, self._schemes = given, schemes
         named = list(given) if isinstance(given, Mapping) else []
-        for unknown in (each for each in named if each not in self._schemes):
-            near = get_close_matches(str(unknown), self._schemes, 1) or list(self._schemes)
-            has = f"did you mean {near[0]!r}?" if near else "it has none; give a token"
-            raise SetupError(f"OpenApi: auth= names the security scheme {unknown!r}, which the document lacks; {has}")
-        self._undeclared = named or (list(self._schemes) if len(self._schemes) == 1 else [""])  # "": Bearer
-        self._is_declared = declares_security(document.spec)
+        for unknown in (each for each in named if each not in schemes):
+            hint = did_you_mean(unknown, schemes)
+            raise SetupError(f"OpenApi: auth= names the security scheme {unknown!r}, which the document lacks{hint}")
+        self._is_declared = any(each.security for each in operations)
+        self._undeclared = named or (list(schemes) if len(schemes) == 1 else [""])  # "": Bearer
 
-    async def sign(
-        self, request: ApiRequest, operation: Operation, principal: Principal | None
-    ) -> tuple[ApiRequest, list[str]]:
-        """The request with credentials, and all spellings of its secrets."""
+    async def sign(self, request: FetchRequest, operation: Operation, principal: Principal | None) -> Signed:
+        """The request with the credentials of the first alternative for which there are some."""
         wanted = operation.security if self._is_declared else [self._undeclared]
         for names in wanted if self._given is not None else ():
             found = {each: await self._secret(each, principal) for each in names}
             if found and None not in found.values():
-                secrets: set[str] = set()
                 for name, secret in found.items():
-                    request = _signed(request, self._schemes.get(name, BEARER), str(secret), secrets)
-                return request, sorted(secrets, key=len, reverse=True)
-        return request, []
+                    request = _signed(request, self._schemes.get(name, {}), str(secret))
+                return request, _spellings(map(str, found.values()))
+        return request, ()
 
     async def _secret(self, scheme: str, principal: Principal | None) -> str | None:
         source = self._given.get(scheme) if isinstance(self._given, Mapping) else self._given
         secret = await call_maybe_async(source, principal) if callable(source) else source
-        if secret is not None and not (isinstance(secret, str) and secret and HEADER_VALUE.fullmatch(secret)):
+        if secret is not None and not (isinstance(secret, str) and secret and requests.HEADER_VALUE.fullmatch(secret)):
             raise SetupError("OpenApi: auth= gives something that is no token; it must be one line of ASCII text")
         return secret
 
 
-def _signed(request: ApiRequest, scheme: Mapping[str, Any], secret: str, secrets: set[str]) -> ApiRequest:
+def _signed(request: FetchRequest, scheme: Mapping[str, Any], secret: str) -> FetchRequest:
     header, value = "Authorization", f"Bearer {secret}"
     match scheme:
         case {"type": "apiKey", "in": "query", "name": str(name)}:
-            secrets |= {secret, quote(secret, safe="")}
-            return replace(request, url=add_query(request.url, f"{quote(name, safe='')}={quote(secret, safe='')}"))
+            url, _, query = request.url.partition("?")
+            key = requests.encode(name)
+            pairs = [each for each in query.split("&") if each.partition("=")[0] != key]  # an object may hold the name
+            return replace(request, url=requests.with_query(url, [*pairs, f"{key}={requests.encode(secret)}"]))
         case {"type": "apiKey", "in": "cookie", "name": str(name)}:
-            header, value = "Cookie", "; ".join(filter(None, (request.headers.get("Cookie"), f"{name}={secret}")))
+            header, value = "Cookie", f"{name}={secret}"
         case {"type": "apiKey", "name": str(name)}:
             header, value = name, secret
         case {"type": "http", "scheme": str(word)} if word.lower() == "basic":
             value = f"Basic {b64encode(secret.encode()).decode()}"
-            secrets.add(secret.partition(":")[2] or secret)
         case {"type": "http", "scheme": str(word)} if word.lower() != "bearer":
             value = f"{word} {secret}"
-    secrets |= {secret, quote(secret, safe=""), value.rpartition(" ")[2]}
     return replace(request, headers={**request.headers, header: value})
 
 
-def declares_security(spec: Mapping[str, Any]) -> bool:
-    """Whether a document says of any operation that it needs credentials."""
-    items = [each for each in (spec.get("paths") or {}).values() if isinstance(each, dict)]
-    operations = [each for item in items for each in item.values() if isinstance(each, dict)]
-    return any(each.get("security") for each in [spec, *operations])
+def _spellings(secrets: Iterable[str]) -> tuple[str, ...]:
+    """Secrets as they may stand in a response: also in a URL, in JSON, in `Basic`, and a password alone."""
+    spellings: set[str] = set()
+    for secret in secrets:
+        encoded, password = b64encode(secret.encode()).decode(), secret.partition(":")[2]
+        spellings |= {secret, requests.encode(secret), secret.replace("/", r"\/"), encoded, password}
+    return tuple(sorted((each for each in spellings if len(each) >= MIN_SECRET), key=len, reverse=True))
 
 
 class HttpSender:
@@ -341,17 +288,18 @@ class HttpSender:
 
     def __init__(self) -> None:
         self._session: Any = None
+        self._find_proxy = cache(find_proxy)  # it reads the whole environment
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
+        self._session = None  # one of a loop that died can't be used
         try:
             yield
         finally:
-            session, self._session = self._session, None
-            if session is not None:
-                await session.close()
+            if self._session is not None:
+                await self._session.close()
 
-    async def send(self, request: ApiRequest, max_bytes: int) -> ApiResponse:
+    async def send(self, request: FetchRequest) -> ApiResponse:
         try:
             import aiohttp
         except ImportError:
@@ -359,32 +307,130 @@ class HttpSender:
         self._session = self._session or aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(keepalive_timeout=KEEPALIVE_SECONDS, ssl=tls_context("https:") or True),
             cookie_jar=aiohttp.DummyCookieJar(),  # a cookie would pass from caller to caller
-            timeout=aiohttp.ClientTimeout(total=None),  # `_call` has one
+            timeout=aiohttp.ClientTimeout(total=None),  # each call has one
+            headers=HEADERS,
         )
-        origin = ServerUrl.parse(request.url).origin
-        proxy, body = find_proxy(origin), bytearray()
-        way: dict[str, Any] = {} if proxy is None else {"proxy": proxy.url, "proxy_headers": proxy.headers}
-        added = proxy.headers if proxy is not None and origin[0] == "http" else {}
-        url = aiohttp.client.URL(request.url, encoded=True)  # type: ignore[attr-defined]  # yarl's
+        scheme, host, _ = origin = ServerUrl.parse(request.url).origin
+        options: dict[str, Any] = {"headers": request.headers, "data": request.body, "allow_redirects": False}
+        if (proxy := self._find_proxy(origin)) is not None:
+            options |= {"proxy": proxy.url, "proxy_headers": proxy.headers}
+            options |= {"headers": {**request.headers, **proxy.headers}} if scheme == "http" else {}
+        url, body = aiohttp.client.URL(request.url, encoded=True), bytearray()  # type: ignore[attr-defined]  # yarl's
         try:
-            async with self._session.request(
-                request.method,
-                url,
-                headers={**request.headers, **added},
-                data=request.body,
-                allow_redirects=False,
-                **way,
-            ) as raw:
+            async with self._session.request(request.method, url, **options) as raw:
                 async for chunk in raw.content.iter_any():
                     body += chunk
-                    if len(body) > max_bytes:
-                        raise ResponseTooLong
-                return ApiResponse(raw.status, {name.lower(): each for name, each in raw.headers.items()}, bytes(body))
-        except aiohttp.ClientConnectorDNSError:
-            raise ConnectionLost(f"there is no host {origin[1]}") from None
-        except aiohttp.ClientSSLError:
-            raise ConnectionLost(f"{origin[1]} has no certificate that is valid here, or does not speak TLS") from None
-        except (aiohttp.ClientConnectorError, ConnectionError):
-            raise ConnectionLost(f"{origin[1]} can't be reached, or closed the connection") from None
-        except (aiohttp.ClientError, ValueError):
-            raise ConnectionLost(f"{origin[1]} does not speak HTTP as it should") from None
+                    if len(body) > MAX_RESPONSE:
+                        raise BadResponse(TOO_LONG)
+                headers = {name.lower(): each for name, each in raw.headers.items()}
+                return ApiResponse(status=raw.status, headers=headers, body=bytes(body))
+        except (aiohttp.ClientError, OSError, ValueError) as failure:  # its text may hold the URL
+            raise ConnectionLost(f"{host} gave no response ({type(failure).__name__})") from None
+
+
+def describe_app(app: Any) -> dict[str, Any]:
+    """The OpenAPI document of an app: its own, as FastAPI's, or what the routes of a Starlette app tell."""
+    if not hasattr(app, "router"):
+        raise SetupError(f"OpenApi.from_app: a {type(app).__name__} is neither a FastAPI nor a Starlette app")
+    if callable(getattr(app, "openapi", None)):
+        return dict(app.openapi())
+    paths: dict[str, Any] = {}
+    any_value = {"type": ["string", "number"]}
+    any_query = {"name": "query", "in": "query", "schema": {"type": "object"}}
+    for route in app.routes:
+        methods = sorted((getattr(route, "methods", None) or set()) - {"HEAD"})  # none: a mount, or a WebSocket
+        for method in methods:
+            variables = [{"name": each, "in": "path", "schema": any_value} for each in route.param_convertors]
+            paths.setdefault(route.path_format, {})[method.lower()] = {
+                "operationId": route.name if len(methods) == 1 else f"{method.lower()}_{route.name}",
+                "description": inspect.getdoc(route.endpoint) or "",
+                "parameters": [*variables, any_query],
+                "requestBody": {"content": {requests.JSON: {}} if method in ("POST", "PUT", "PATCH") else {}},
+            }
+    return {"openapi": "3.1.0", "info": {"title": type(app).__name__}, "paths": paths}
+
+
+class AppSender:
+    """Calls an app for each request. Its lifespan is that of the server, unless the app is run elsewhere too."""
+
+    def __init__(self, app: Any, *, has_lifespan: bool) -> None:
+        self._app, self._has_lifespan = app, has_lifespan
+        self._state: Mapping[str, Any] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        self._tasks = set()
+        async with self._app.router.lifespan_context(self._app) if self._has_lifespan else nullcontext() as state:
+            self._state = state or {}
+            try:
+                yield
+            finally:
+                if self._tasks:
+                    await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT)
+                await cancel_and_wait(*self._tasks)
+
+    async def send(self, request: FetchRequest) -> ApiResponse:
+        exchange = _Exchange(request.body or b"")
+        task = asyncio.ensure_future(self._run(self._scope(request), exchange))
+        self._tasks.add(task)  # it may go on after its response
+        task.add_done_callback(self._tasks.discard)
+        try:
+            return await exchange.response
+        except BaseException:  # cancelled, or too long
+            task.cancel()
+            raise
+
+    async def _run(self, scope: dict[str, Any], exchange: "_Exchange") -> None:
+        try:
+            await self._app(scope, exchange.receive, exchange.send)
+        except Exception:
+            log.exception("the app failed")
+        if not exchange.response.done():
+            exchange.response.set_result(ApiResponse(status=500))
+
+    def _scope(self, request: FetchRequest) -> dict[str, Any]:
+        url = urlsplit(request.url)
+        headers = {"host": url.netloc, "content-length": str(len(request.body or b"")), **HEADERS, **request.headers}
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.1",
+            "method": request.method,
+            "scheme": url.scheme,
+            "path": unquote_to_bytes(url.path).decode(errors="replace"),
+            "raw_path": url.path.encode(),
+            "query_string": url.query.encode(),
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+            "client": ("dovetail", 0),  # no address: apps may trust that of this machine
+            "state": dict(self._state),
+        }
+
+
+class _Exchange:
+    """The messages of one request to an app."""
+
+    def __init__(self, body: bytes) -> None:
+        self.response: asyncio.Future[ApiResponse] = asyncio.get_running_loop().create_future()
+        self._unread: list[dict[str, Any]] = [{"type": "http.request", "body": body}]
+        self._start: Any = {}
+        self._content = bytearray()
+
+    async def receive(self) -> dict[str, Any]:
+        if not self._unread:
+            await asyncio.wait([self.response])
+        return self._unread.pop() if self._unread else {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message
+        elif not self.response.done():
+            self._content += message.get("body", b"")
+            if len(self._content) > MAX_RESPONSE:
+                self.response.set_exception(BadResponse(TOO_LONG))
+            elif not message.get("more_body", False):
+                pairs = self._start.get("headers", ())
+                headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in pairs}
+                response = ApiResponse(status=self._start["status"], headers=headers, body=bytes(self._content))
+                self.response.set_result(response)
+        await asyncio.sleep(0)  # an endless response lets others run, and can be cancelled

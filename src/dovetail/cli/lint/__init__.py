@@ -106,7 +106,7 @@ async def command(
     candidates = [found for found in check_catalog(catalog) if rules.is_chosen(found, selected)]
     findings = [found for found in candidates if not rules.is_chosen(found, ignore)]
     if as_json:
-        more = {**({"changes": changes} if portable else {}), **(api_report(api, catalog) if api else {})}
+        more = {**({"changes": changes} if portable else {}), **(api_report(api) if api else {})}
         out_json(report(catalog, findings) | more)
     else:
         for line in api_lines(api, catalog) if api else ():
@@ -130,22 +130,14 @@ def _load_api(path: str) -> "OpenApi":
         raise click.ClickException(str(failure)) from None
 
 
-def api_report(api: "OpenApi", catalog: Catalog) -> dict[str, Any]:
-    """The operations of an OpenAPI document as tools, and what was cut or left out."""
-    tokens = {get_text(tool, "name"): estimate_tokens(tool) for tool in catalog.tools}
-    tools = [
-        {"tool": each.name, "method": each.method, "path": each.path, "tokens": tokens.get(each.name, 0)}
-        for each in api.operations
-    ]
-    kept = {"cut": api.report.cut, "left_out": api.report.left_out, "notes": api.report.notes}
-    return {"operations": tools, "report": kept}
+def api_report(api: "OpenApi") -> dict[str, Any]:
+    """The operations of an OpenAPI document by their tools, and what was cut or left out."""
+    return {"operations": {each.name: f"{each.method} {each.path}" for each in api.operations}, "report": api.report}
 
 
 def api_lines(api: "OpenApi", catalog: Catalog) -> list[str]:
-    rows = [
-        (row["tool"], one_line(f"{row['method']} {row['path']}", 80), f"about {row['tokens']} tokens")
-        for row in api_report(api, catalog)["operations"]
-    ]
+    tokens = {get_text(tool, "name"): f"about {estimate_tokens(tool)} tokens" for tool in catalog.tools}
+    rows = [(name, one_line(place, 80), tokens.get(name, "")) for name, place in api_report(api)["operations"].items()]
     return [*align(rows), *(one_line(line, 200) for line in str(api.report).split("\n")), ""]
 
 
