@@ -120,7 +120,7 @@ def test_keywords_of_openapi_3_0_become_json_schema() -> None:
         "exclusiveMinimum": 1,
     }
     assert converted({"type": "array"}) == {"type": "array", "items": {}}
-    assert converted({"type": "string", "default": 5, "example": "x", "xml": {}}) == {"type": "string"}
+    assert converted({"type": "string", "example": "x", "xml": {}}) == {"type": "string"}
     assert converted({"type": "string", "pattern": "(?<=a)b(?!c)", "format": "time"}) == {"type": "string"}
     assert converted({"type": "string", "pattern": "^a+$", "format": "date"}) == {
         "type": "string",
@@ -183,6 +183,31 @@ def test_recursion_is_one_reference() -> None:
     validator = Validator(schema, where="it")
     assert validator.is_valid({"children": [{"children": [{"name": "a"}]}]})
     assert not validator.is_valid({"children": [{"children": [{"name": 1}]}]})
+
+
+def test_a_discriminator_names_the_members_of_its_union() -> None:
+    reference = "#/components/schemas/"
+    kinds = {"propertyName": "kind", "mapping": {"cat": f"{reference}Cat", "dog": "Dog"}}
+    union = {"oneOf": [{"$ref": f"{reference}Cat"}, {"$ref": f"{reference}Dog"}], "discriminator": kinds}
+    named = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
+    members = converted(union, Cat=named, Dog=named)["anyOf"]
+    assert [each["properties"]["kind"] for each in members] == [
+        {"type": "string", "const": "cat"},
+        {"type": "string", "const": "dog"},
+    ]
+
+
+def test_a_union_that_its_members_inherit_leads_in_no_circle() -> None:
+    reference = "#/components/schemas/"
+    pet = {"type": "object", "oneOf": [{"$ref": f"{reference}Cat"}, {"$ref": f"{reference}Dog"}]}
+    cat = {"allOf": [{"$ref": f"{reference}Pet"}], "properties": {"friend": {"$ref": f"{reference}Pet"}}}
+    operation = read_one(
+        body({"type": "array", "items": {"$ref": f"{reference}Cat"}}),
+        components={"schemas": {"Pet": pet, "Cat": cat, "Dog": {"allOf": [{"$ref": f"{reference}Pet"}]}}},
+    )
+    validator = Validator(operation.definition.input_schema, where="it")
+    assert validator.is_valid({"body": [{"friend": {"friend": {}}}]})
+    assert not validator.is_valid({"body": [{"friend": 1}]})
 
 
 def test_a_property_called_ref_is_a_property() -> None:

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from dovetail.errors import SetupError
 from dovetail.openapi.document import BadReference, Document, as_object, origin_of, without_secrets
-from dovetail.openapi.schemas import LEVELS, Schema, Schemas
+from dovetail.openapi.schemas import Part as SchemaPart
+from dovetail.openapi.schemas import Schema, Schemas
 from dovetail.protocol.types import TAGS_KEY, ToolAnnotations, ToolDefinition
 from dovetail.registry.registration import did_you_mean
 
@@ -293,22 +294,22 @@ class _Arguments:
     """The arguments of a tool: all parameters and the properties of the body in one object."""
 
     def __init__(self) -> None:
-        self.properties: dict[str, Schema] = {}
+        self.properties: dict[str, SchemaPart] = {}
         self.required: list[str] = []
 
-    def add(self, name: str, place: str, schema: Schema, *, required: bool) -> str:
+    def add(self, name: str, place: str, part: SchemaPart, *, required: bool) -> str:
         """Add one; returns its name, which differs from the API's if that is taken or not for a tool."""
         argument = name
         if not _ARGUMENT.fullmatch(name):
             argument = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")[:64] or "argument"
         if argument in self.properties:
             argument = _free(f"{argument[: 63 - len(place)]}_{place}", self.properties)
-        self.properties[argument] = schema
+        self.properties[argument] = part
         self.required += [argument] if required else []
         return argument
 
     @property
-    def schema(self) -> Schema:
+    def outline(self) -> Schema:
         required = {"required": self.required} if self.required else {}
         return {"type": "object", "properties": self.properties, **required, "additionalProperties": False}
 
@@ -338,7 +339,7 @@ class _Reader:
         arguments = _Arguments()
         parameters = tuple(self._parameters(entry, arguments))
         body = self._body(entry, arguments)
-        bounded = self._requests.bound(arguments.schema, MAX_INPUT)
+        bounded = self._requests.build(arguments.outline, MAX_INPUT)
         if bounded is None:
             raise _Unusable(f"its arguments need more than {MAX_INPUT:,} bytes of JSON Schema, or lead in circles")
         if bounded[1]:
@@ -430,11 +431,11 @@ class _Reader:
     def _parameter(self, node: Schema, base: str, arguments: _Arguments) -> Parameter:
         name, place = node["name"], node["in"]
         media, content = next(iter(as_object(node.get("content")).items()), ("", {}))
-        schema = self._requests.convert(as_object(content).get("schema") if media else node.get("schema"), base)
-        if not schema.keys() & {"type", "enum", "const", "anyOf", "allOf", "$ref"}:
-            schema = {**schema, "type": "string"}
-        if isinstance(text := node.get("description"), str) and (text := self._describe(text)):
-            schema = {**schema, "description": text}
+        schema: SchemaPart = ((as_object(content).get("schema") if media else node.get("schema"), base),)
+        if not self._requests.read(schema).keys() & {"type", "enum", "const", "anyOf", "allOf"}:
+            schema += (({"type": "string"}, base),)
+        if "description" in node:
+            schema += (({"description": node["description"]}, base),)
         required = place == "path" or node.get("required") is True
         style = next((style for style in STYLES[place] if style == node.get("style")), STYLES[place][0])
         return Parameter(
@@ -461,19 +462,45 @@ class _Reader:
             return None
         kind, media = _chosen_media(content)
         node = as_object(content[media])
-        schema = _CONTENT.get(kind) or self._requests.expand(self._requests.convert(node.get("schema"), base))
+        part: SchemaPart = ((_CONTENT.get(kind) or node.get("schema"), base),)
+        schema = self._requests.read(part)
+        if kind in ("form", "multipart") and "type" not in schema:
+            part += (({"type": "object"}, base),)
         sent = _SENT.get(kind, "application/octet-stream") if "*" in media else media
         body = Body(content_type=sent, kind=kind, required=required)
         needed = schema.get("required", ())
         if not _is_flat(schema) or (needed and not required):  # an optional body is given as a whole, or not at all
-            if isinstance(text := given.get("description"), str) and (text := self._describe(text)):
-                schema = {**schema, "description": text}
-            return replace(body, argument=arguments.add("body", "body", schema, required=required))
+            if "description" in given:
+                part += (({"description": given["description"]}, base),)
+            return replace(body, argument=arguments.add("body", "body", part, required=required))
         if schema.get("additionalProperties"):
             self._note(entry, "further properties of its body can't be given")
         shown = schema["properties"]
         by_argument = {arguments.add(name, "body", part, required=name in needed): name for name, part in shown.items()}
-        return replace(body, properties=by_argument, parts=_parts(node, shown))
+        return replace(body, properties=by_argument, parts=self._parts(node, shown))
+
+    def _parts(self, media: Schema, properties: dict[str, SchemaPart]) -> dict[str, Part]:
+        """How the properties of a form or multipart body are written, where that is not as usual."""
+        parts = {}
+        for name, schema in properties.items():
+            encoding = as_object(as_object(media.get("encoding")).get(name))
+            is_binary = self._is_binary(schema)
+            if encoding or is_binary:
+                style, explode = encoding.get("style"), encoding.get("explode")
+                media_type = str(encoding.get("contentType")).partition(",")[0].strip()
+                parts[name] = Part(
+                    content_type=media_type if _MEDIA_TYPE.fullmatch(media_type) else None,
+                    style=style if style in STYLES["query"] else None,
+                    explode=explode if isinstance(explode, bool) else style in (None, "form"),
+                    allow_reserved=encoding.get("allowReserved") is True,
+                    is_binary=is_binary,
+                )
+        return parts
+
+    def _is_binary(self, part: SchemaPart) -> bool:
+        schema = self._requests.read(part)
+        items = self._requests.read(schema["items"]) if "items" in schema else {}
+        return "binary" in (schema.get("format"), items.get("format"))
 
     def _output(self, entry: _Entry) -> Schema | None:
         """The schema of the results: of all successful responses, if it is one object; else None."""
@@ -484,13 +511,14 @@ class _Reader:
             return None
         if entry.method == "head" or not found or not found[0] or any(each != found[0] for each in found):
             return None
-        schema = self._responses.expand(self._responses.convert(*found[0]))
+        schema = self._responses.read((found[0],))
         if "object" not in schema.get("type", ()) or not schema.get("properties"):
             return None
-        bounded = self._responses.bound({**schema, "type": "object"}, MAX_OUTPUT, LEVELS[:1])
-        if bounded is None:
-            self._report.cut.append(f"{entry.place}: its output schema, which is larger than {MAX_OUTPUT:,} bytes")
-        return bounded[0] if bounded else None
+        built = self._responses.build({**schema, "type": "object"}, MAX_OUTPUT)
+        if built and not built[1]:
+            return built[0]
+        self._report.cut.append(f"{entry.place}: its output schema, which is larger than {MAX_OUTPUT:,} bytes")
+        return None
 
     def _response(self, given: Any, base: str) -> tuple[Any, str] | None:
         node, base = self._document.follow(given, base)
@@ -525,25 +553,6 @@ def _chosen_media(content: dict[str, Any]) -> tuple[str, str]:
             if pattern.fullmatch(media):
                 return kind, media
     raise _Unusable(f"its body can't be made: {', '.join(content)[:200]}")
-
-
-def _parts(media: Schema, properties: dict[str, Schema]) -> dict[str, Part]:
-    """How the properties of a form or multipart body are written, where that is not as usual."""
-    parts = {}
-    for name, schema in properties.items():
-        encoding = as_object(as_object(media.get("encoding")).get(name))
-        is_binary = "binary" in (schema.get("format"), as_object(schema.get("items")).get("format"))
-        if encoding or is_binary:
-            style, explode = encoding.get("style"), encoding.get("explode")
-            media_type = str(encoding.get("contentType")).partition(",")[0].strip()
-            parts[name] = Part(
-                content_type=media_type if _MEDIA_TYPE.fullmatch(media_type) else None,
-                style=style if style in STYLES["query"] else None,
-                explode=explode if isinstance(explode, bool) else style in (None, "form"),
-                allow_reserved=encoding.get("allowReserved") is True,
-                is_binary=is_binary,
-            )
-    return parts
 
 
 def _filled(servers: Any) -> str:
