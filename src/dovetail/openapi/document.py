@@ -4,12 +4,13 @@ A reference leads to files in the folder of the document, or to its own origin. 
 """
 
 import os
-import queue
 import re
-import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from itertools import takewhile
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -157,18 +158,15 @@ class Document:
 
     def _fetch(self, url: str) -> tuple[str, Any]:
         """The last URL, after redirects, and the document there. The thread bounds names and headers that are slow."""
-        results: queue.SimpleQueue[tuple[str, bytes] | Exception] = queue.SimpleQueue()
         left = max(self._deadline - time.monotonic(), 0.001)
-        job = (url, self._limits.bytes + 1, left, results)
-        threading.Thread(target=_fetch, args=job, name="openapi-fetch", daemon=True).start()
-        try:
-            found = results.get(timeout=left)
-        except queue.Empty:
-            found = TimeoutError(f"it took more than {self._limits.seconds:g} s")
+        fetched: Future[tuple[str, bytes]] = Future()
+        Thread(target=_fetch, args=(url, self._limits.bytes + 1, left, fetched), daemon=True).start()
         where = without_secrets(url)
-        if isinstance(found, Exception):
-            raise SetupError(f"{where}: it can't be fetched: {found}")
-        return found[0], self._parse(found[1], where)
+        try:
+            last, data = fetched.result(left)
+        except TimeoutError:
+            raise SetupError(f"{where}: it can't be fetched within {self._limits.seconds:g} s") from None
+        return last, self._parse(data, where)
 
     def _parse(self, data: bytes, where: str) -> Any:
         self._bytes += len(data)
@@ -193,15 +191,15 @@ class _SameOrigin(HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _fetch(url: str, most: int, timeout: float, results: "queue.SimpleQueue[tuple[str, bytes] | Exception]") -> None:
+def _fetch(url: str, most: int, timeout: float, fetched: Future[tuple[str, bytes]]) -> None:
     request = Request(url, headers={"Accept": "application/json, application/yaml;q=0.9, */*;q=0.1"})
     try:
         if "@" in urlsplit(url).netloc:
             raise OSError("its URL has a user or password; fetch it yourself, and give the dict")
         with build_opener(_SameOrigin).open(request, timeout=timeout) as response:
-            results.put((response.geturl(), response.read(most)))
-    except Exception as error:  # urllib raises many; the caller says which
-        results.put(error)
+            fetched.set_result((response.geturl(), response.read(most)))
+    except Exception as error:  # urllib raises many
+        fetched.set_exception(SetupError(f"{without_secrets(url)}: it can't be fetched: {error}"))
 
 
 def origin_of(url: str) -> tuple[str, str | None, int | None]:
@@ -252,64 +250,55 @@ _YAML_NUMBERS = (
 
 
 def _from_yaml(data: bytes, where: str, limits: DocumentLimits) -> Any:
-    """The values of a YAML text, from its events: PyYAML's own loader crashes if they are nested deeply."""
     try:
         import yaml  # type: ignore[import-untyped]  # late: an extra, for YAML only
     except ImportError:
-        raise SetupError(
-            f'{where}: YAML needs PyYAML: pip install "dovetail-mcp[openapi]"; or write it as JSON'
-        ) from None
+        install = 'pip install "dovetail-mcp[openapi]"'
+        raise SetupError(f"{where}: YAML needs PyYAML: {install}; or write it as JSON") from None
     try:
-        return _YamlValues(yaml.parse(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), limits).read()
-    except (yaml.YAMLError, UnicodeError) as error:
+        return _YamlReader(yaml.parse(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), limits).read()
+    except (yaml.YAMLError, ValueError) as error:
         raise SetupError(f"{where}: it is no YAML: {' '.join(str(error).split())[:200]}") from None
-    except ValueError as error:
-        raise SetupError(f"{where}: {error}") from None
 
 
-class _YamlValues:
-    """Values made of the events of one YAML document. Keys are texts; an alias is the very object of its anchor."""
+class _YamlReader:
+    """Makes values of the events of a YAML text: PyYAML's own loader crashes if they are nested deeply."""
 
     def __init__(self, events: Iterator[Any], limits: DocumentLimits) -> None:
         self._events = events
         self._limits = limits
         self._anchors: dict[str, Any] = {}
-        self._merged = 0
+        self._merged = 0  # keys, by `<<`
 
     def read(self) -> Any:
-        """The first document; None if there is none. Raises ValueError, YAMLError."""
-        for event in self._before("StreamEndEvent"):
-            if type(event).__name__ not in ("StreamStartEvent", "DocumentStartEvent"):
-                return self._value(event, 1)
-        return None
-
-    def _before(self, end: str) -> Iterator[Any]:
-        return iter(lambda: None if type(event := next(self._events)).__name__ == end else event, None)
+        """The first value; None if there is none. Raises ValueError, YAMLError."""
+        return next((self._value(event, 1) for event in self._events if _begins(event)), None)
 
     def _value(self, event: Any, depth: int) -> Any:
-        kind = type(event).__name__
         if depth > self._limits.depth:
             raise ValueError(f"{_line(event)}: it is nested deeper than {self._limits.depth} levels")
-        if kind == "AliasEvent":
-            if event.anchor not in self._anchors:
-                raise ValueError(f"{_line(event)}: there is no anchor {event.anchor!r} before it")
-            return self._anchors[event.anchor]
-        value: Any = _scalar(event) if kind == "ScalarEvent" else {} if kind == "MappingStartEvent" else []
+        match type(event).__name__:
+            case "AliasEvent":
+                if event.anchor not in self._anchors:
+                    raise ValueError(f"{_line(event)}: there is no anchor {event.anchor!r} before it")
+                return self._anchors[event.anchor]
+            case "ScalarEvent":
+                value = _scalar(event)
+            case "SequenceStartEvent":
+                value = [self._value(each, depth + 1) for each in takewhile(_begins, self._events)]
+            case _:
+                value = self._mapping(depth)
         if event.anchor:
             self._anchors[event.anchor] = value
-        if kind == "MappingStartEvent":
-            self._fill(value, depth)
-        elif kind == "SequenceStartEvent":
-            value.extend(self._value(each, depth + 1) for each in self._before("SequenceEndEvent"))
         return value
 
-    def _fill(self, value: dict[str, Any], depth: int) -> None:
-        merged: list[Any] = []
-        for key in self._before("MappingEndEvent"):
+    def _mapping(self, depth: int) -> dict[str, Any]:
+        value, merged = dict[str, Any](), list[Any]()
+        for key in takewhile(_begins, self._events):
             if type(key).__name__ != "ScalarEvent":
                 raise ValueError(f"{_line(key)}: a key is a text")
             inner = self._value(next(self._events), depth + 1)
-            if key.value == "<<" and not key.style:
+            if key.value == "<<":
                 merged += inner if isinstance(inner, list) else [inner]
             else:
                 value[key.value] = inner
@@ -319,6 +308,12 @@ class _YamlValues:
                 raise ValueError("it merges too many keys")
             for name, inner in other.items():
                 value.setdefault(name, inner)
+        return value
+
+
+def _begins(event: Any) -> bool:
+    """Whether a value begins with it."""
+    return hasattr(event, "anchor")
 
 
 def _line(event: Any) -> str:
