@@ -1,6 +1,7 @@
 """Operations of an OpenAPI document as definitions of tools, and what each needs to become a request."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -12,14 +13,11 @@ from msgspec.structs import replace
 
 from dovetail.errors import SetupError
 from dovetail.openapi.document import BadReference, Document, as_object, origin_of, without_secrets
-from dovetail.openapi.schemas import Part as SchemaPart
-from dovetail.openapi.schemas import Schema, Schemas
+from dovetail.openapi.schemas import Schema, SchemaPart, Schemas
 from dovetail.protocol.types import TAGS_KEY, ToolAnnotations, ToolDefinition
 from dovetail.registry.registration import did_you_mean
 
-Names = (
-    Mapping[str, str] | Callable[[str | None, str, str], str] | None
-)  # by operationId; or (operationId, method, path)
+Names = Mapping[str, str] | Callable[[str | None, str, str], str] | None  # by operationId; or of it, method and path
 
 MAX_INPUT = 32 * 1024  # bytes of an input schema
 MAX_OUTPUT = 16 * 1024  # bytes of an output schema
@@ -88,7 +86,6 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     explode: bool = True
     allow_reserved: bool = False
     is_json: bool = False  # it is described by `content`: its value is JSON text
-    allow_empty: bool = False
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,13 +132,10 @@ class Report(msgspec.Struct, kw_only=True):
 
     def __str__(self) -> str:
         titles = {"cut": self.cut, "left out": self.left_out, "notes": self.notes}
-        counts = ", ".join([f"{self.tools} tools", *(f"{len(entries)} {title}" for title, entries in titles.items())])
-        sections = (
-            "\n".join([f"{title}:", *(f"  {entry}" for entry in entries)])
-            for title, entries in titles.items()
-            if entries
-        )
-        return "\n".join([counts, *sections])
+        lines = [", ".join([f"{self.tools} tools", *(f"{len(found)} {title}" for title, found in titles.items())])]
+        for title, found in titles.items():
+            lines += [f"{title}:", *(f"  {entry}" for entry in found)] if found else []
+        return "\n".join(lines)
 
 
 def read_operations(
@@ -249,22 +243,18 @@ def _name_all(entries: list[_Entry], names: Names, report: Report) -> list[tuple
         word = min(map(str, unknown))
         raise SetupError(f"names= has {word!r}, and no operation has this operationId{did_you_mean(word, ids)}")
     given = [_given_name(entry, names) for entry in entries]
-    taken: dict[str, _Entry] = {}
-    for name, entry in zip(given, entries, strict=True):
-        if name is None:
-            continue
-        if not _NAME.fullmatch(str(name)):
-            raise SetupError(f"names= gives {name!r} to {entry.place}; use 1 to 64 letters, digits, _ or -")
-        if name in taken:
-            raise SetupError(f"names= gives {name!r} to {taken[name].place} and {entry.place}")
-        taken[name] = entry
+    taken = Counter(filter(None, given))
     named = []
     for name, entry in zip(given, entries, strict=True):
+        if name is not None and (taken[name] > 1 or not _NAME.fullmatch(name)):
+            raise SetupError(
+                f"names= gives {name!r} to {entry.place}; use 1 to 64 letters, digits, _ or -, each name once"
+            )
         wanted = name or _default_name(entry)
         free = name or _free(wanted, taken)
         if free != wanted:
             report.notes.append(f"{entry.place}: its tool is called {free}, because {wanted} is taken")
-        taken[free] = entry
+        taken[free] = 1
         named.append((free, entry))
     return named
 
@@ -447,7 +437,6 @@ class _Reader:
             explode=node["explode"] if isinstance(node.get("explode"), bool) else style == "form",
             allow_reserved=node.get("allowReserved") is True,
             is_json=bool(_JSON.fullmatch(media)),
-            allow_empty=node.get("allowEmptyValue") is True,
         )
 
     def _body(self, entry: _Entry, arguments: _Arguments) -> Body | None:

@@ -24,7 +24,7 @@ from dovetail.schema.validate import Pattern, SchemaDocument, SchemaLimits
 
 Schema = dict[str, Any]
 Source = tuple[Any, str]  # a schema as the document has it, and the file that holds it
-Part = tuple[Source, ...]  # what one value has to fit: all of them, as in `allOf`
+SchemaPart = tuple[Source, ...]  # what one value has to fit: all of them, as in `allOf`
 Place = tuple[Any, Any]  # a dict or list, and a key in it
 _json = msgspec.json.encode
 
@@ -42,8 +42,8 @@ _UNLIKE |= {"idn-email", "idn-hostname", "json-pointer", "relative-json-pointer"
 _TEXT_MEDIA = re.compile(r"text/|application/json|.*\+(json|xml)|application/xml")
 _UNIONS = ("anyOf", "oneOf")
 _NESTING = {"properties", "items", "additionalProperties", "propertyNames", "anyOf", "allOf", "prefixItems"}
-_NULL: Part = (({"type": "null"}, ""),)
-_ANY: Part = (({}, ""),)
+_NULL: SchemaPart = (({"type": "null"}, ""),)
+_ANY: SchemaPart = (({}, ""),)
 
 
 def _is_number(value: Any) -> bool:
@@ -90,8 +90,8 @@ _MERGED: dict[str, Callable[[Any, Any], Any]] = {  # by `allOf`: one value of tw
 class _Outline(msgspec.Struct, eq=False):
     """One level of a schema."""
 
-    part: Part  # what was read: as long as it lives, its ids are its own
-    schema: Schema  # with a Part for each schema inside of it
+    part: SchemaPart  # what was read: as long as it lives, its ids are its own
+    schema: Schema  # with a SchemaPart for each schema inside of it
     brief: Schema  # what stands for it where it has no room; the schema itself if it is small and has no parts
     name: str  # of what its references lead to
     cost: int | None = None  # the bytes that the schema needs in the place of its brief, with briefs inside of it
@@ -113,8 +113,8 @@ class Schemas:
         self._patterns: dict[str, bool] = {}
         self._steps = 0
 
-    def read(self, part: Part) -> Schema:
-        """One level of a schema, with a Part for each schema inside of it. Never change it."""
+    def read(self, part: SchemaPart) -> Schema:
+        """One level of a schema, with a SchemaPart for each schema inside of it. Never change it."""
         return self._outline(part).schema
 
     def build(self, outline: Schema, most: int) -> tuple[Schema, bool] | None:
@@ -127,7 +127,7 @@ class Schemas:
 
     def _build(self, outline: Schema, most: int, keep_recursion: bool) -> tuple[Schema, bool] | None:
         definitions: dict[_Outline, tuple[str, Schema]] = {}
-        inner: list[tuple[Place, Part]] = []
+        inner: list[tuple[Place, SchemaPart]] = []
         root = self._opened(outline, inner)
         left, is_cut = most - len(_json(root)), False
         queue = deque((place, part, dict[_Outline, Place]()) for place, part in inner)
@@ -153,7 +153,7 @@ class Schemas:
             root["$defs"] = dict(definitions.values())
         return None if left < 0 else (root, is_cut)
 
-    def _opened(self, value: Any, places: list[tuple[Place, Part]]) -> Any:
+    def _opened(self, value: Any, places: list[tuple[Place, SchemaPart]]) -> Any:
         """A copy with briefs in the place of parts, and the places where there is more to say."""
         copy = value.copy()
         for at, each in list(value.items() if isinstance(value, dict) else enumerate(value)):
@@ -171,7 +171,7 @@ class Schemas:
             outline.cost = len(_json(self._opened(outline.schema, []))) - len(_json(outline.brief))
         return outline.cost
 
-    def _outline(self, part: Part) -> _Outline:
+    def _outline(self, part: SchemaPart) -> _Outline:
         node, base = part[0]
         if len(part) == 1 and isinstance(node, dict) and node.keys() == {"$ref"}:
             part = (self._target(node["$ref"], base),)  # all references to it share one outline
@@ -185,16 +185,16 @@ class Schemas:
 
     def _target(self, reference: Any, base: str) -> Source:
         try:
-            target = self._document.resolve(str(reference), base)
+            value, file = self._document.resolve(str(reference), base)
         except BadReference as problem:
             note = f"{str(reference)[:200]}: {problem}; values of it are not checked"
             if note not in self._notes:
                 self._notes.append(note)
             return _ANY[0]
-        self._names[id(target.value)] = re.sub(r"[^A-Za-z0-9_.-]+", "_", target.key.rpartition("/")[2])[:60]
-        return target.value, target.base
+        self._names[id(value)] = re.sub(r"[^A-Za-z0-9_.-]+", "_", str(reference).rpartition("/")[2])[:60]
+        return value, file
 
-    def _sources(self, part: Part) -> list[Source]:
+    def _sources(self, part: SchemaPart) -> list[Source]:
         """All schemas that a value has to fit, with what references and `allOf` lead to; the last one says most."""
         stack, found = [*part], dict[int, Source]()
         while stack:
@@ -272,7 +272,7 @@ class Schemas:
         if needed:
             schema["required"] = needed
 
-    def _is_hidden(self, part: Part) -> bool:
+    def _is_hidden(self, part: SchemaPart) -> bool:
         return part[0][0] is False or any(node.get(self._hidden) is True for node, _ in self._sources(part))
 
     def _add_unions(self, schema: Schema, sources: list[Source]) -> None:
