@@ -203,6 +203,10 @@ def as_object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _checked(spec: Any, where: str) -> Spec:
     """The document, if it is one of OpenAPI 3. Raises SetupError."""
     if not isinstance(spec, dict):

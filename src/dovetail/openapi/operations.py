@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dovetail.errors import SetupError
-from dovetail.openapi.document import BadReference, Document, as_object, origin_of, without_secrets
+from dovetail.openapi.document import BadReference, Document, as_list, as_object, origin_of, without_secrets
 from dovetail.openapi.schemas import Schema, SchemaPart, Schemas
 from dovetail.protocol.types import TAGS_KEY, ToolAnnotations, ToolDefinition
 from dovetail.registry.registration import did_you_mean
@@ -42,7 +42,7 @@ RESERVED_HEADERS = re.compile(  # of the client, of connections and of proxies: 
     r"|x-http-method(-override)?|x-method-override",
     re.IGNORECASE,
 )
-_JSON = re.compile(r"(application/json|[^;]+[/+]json)(;.*)?", re.IGNORECASE)
+_JSON = re.compile(r"[^;]+[/+]json(;.*)?", re.IGNORECASE)
 MEDIA = tuple(  # of bodies, the best first
     (kind, re.compile(pattern + r"(;[ -~]*)?", re.IGNORECASE))
     for kind, pattern in (
@@ -191,8 +191,7 @@ class _Entry(NamedTuple):
 
     @property
     def tags(self) -> list[str]:
-        given = self.node.get("tags")
-        return [tag for tag in given if isinstance(tag, str)] if isinstance(given, list) else []
+        return [tag for tag in as_list(self.node.get("tags")) if isinstance(tag, str)]
 
 
 def _entries(document: Document, report: Report) -> list[_Entry]:
@@ -246,16 +245,16 @@ def _name_all(entries: list[_Entry], names: Names, report: Report) -> list[tuple
     taken = Counter(filter(None, given))
     named = []
     for name, entry in zip(given, entries, strict=True):
-        if name is not None and (taken[name] > 1 or not _NAME.fullmatch(name)):
-            raise SetupError(
-                f"names= gives {name!r} to {entry.place}; use 1 to 64 letters, digits, _ or -, each name once"
-            )
-        wanted = name or _default_name(entry)
-        free = name or _free(wanted, taken)
-        if free != wanted:
-            report.notes.append(f"{entry.place}: its tool is called {free}, because {wanted} is taken")
-        taken[free] = 1
-        named.append((free, entry))
+        if name is None:
+            wanted = _default_name(entry)
+            name = _free(wanted, taken, taken[wanted] + 1)
+            if name != wanted:
+                report.notes.append(f"{entry.place}: its tool is called {name}, because {wanted} is taken")
+            taken.update({name, wanted})
+        elif taken[name] > 1 or not _NAME.fullmatch(name):
+            allowed = "1 to 64 letters, digits, _ or -, and each name once"
+            raise SetupError(f"names= gives {name!r} to {entry.place}; use {allowed}")
+        named.append((name, entry))
     return named
 
 
@@ -271,8 +270,8 @@ def _default_name(entry: _Entry) -> str:
     return (name if re.match(r"[A-Za-z_]", name) else f"{entry.method}_{name}")[:64].rstrip("_")
 
 
-def _free(name: str, taken: Container[str], number: int = 2) -> str:
-    """The name, with a number at its end if it is taken."""
+def _free(name: str, taken: Container[str], number: int) -> str:
+    """The name, with a number at its end if it is taken: the given one, or one above it."""
     free = name
     while free in taken:
         free = f"{name[: 63 - len(str(number))]}_{number}"
@@ -293,7 +292,7 @@ class _Arguments:
         if not _ARGUMENT.fullmatch(name):
             argument = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")[:64] or "argument"
         if argument in self.properties:
-            argument = _free(f"{argument[: 63 - len(place)]}_{place}", self.properties)
+            argument = _free(f"{argument[: 63 - len(place)]}_{place}", self.properties, len(self.properties))
         self.properties[argument] = part
         self.required += [argument] if required else []
         return argument
@@ -329,10 +328,10 @@ class _Reader:
         arguments = _Arguments()
         parameters = tuple(self._parameters(entry, arguments))
         body = self._body(entry, arguments)
-        bounded = self._requests.build(arguments.outline, MAX_INPUT)
-        if bounded is None:
+        built = self._requests.build(arguments.outline, MAX_INPUT)
+        if built is None:
             raise _Unusable(f"its arguments need more than {MAX_INPUT:,} bytes of JSON Schema, or lead in circles")
-        if bounded[1]:
+        if built[1]:
             self._report.cut.append(f"{entry.place}: deeper levels of its arguments, which may be anything now")
         if entry.node.get("deprecated") is True:
             self._note(entry, "it is deprecated")
@@ -340,7 +339,7 @@ class _Reader:
             name=name,
             title=_title(entry.node.get("summary")),
             description=self._description(entry),
-            input_schema=bounded[0],
+            input_schema=built[0],
             output_schema=self._output(entry),
             annotations=METHODS[entry.method],
             meta={TAGS_KEY: tags} if (tags := entry.tags) else None,
@@ -366,10 +365,8 @@ class _Reader:
 
     def _security(self, entry: _Entry) -> tuple[Mapping[str, Sequence[str]], ...]:
         holder = entry.node if "security" in entry.node else self._document.spec
-        given = [each for each in _list(holder, "security", entry.place) if isinstance(each, dict)]
-        return tuple(
-            {name: scopes if isinstance(scopes, list) else [] for name, scopes in each.items()} for each in given
-        )
+        given = [each for each in as_list(holder.get("security")) if isinstance(each, dict)]
+        return tuple({name: as_list(scopes) for name, scopes in each.items()} for each in given)
 
     def _server(self, entry: _Entry) -> str:
         """The URL of the server of an operation. Raises SetupError if the whole document has none."""
@@ -408,13 +405,15 @@ class _Reader:
         """The parameters by place and name, with their files; those of the operation replace those of its path."""
         found = {}
         for holder, where in ((entry.item, f"paths.{entry.path}"), (entry.node, f"paths.{entry.path}.{entry.method}")):
-            for index, given in enumerate(_list(holder, "parameters", where)):
-                node, base = self._document.follow(given, entry.base)
+            given = [] if holder.get("parameters") is None else holder["parameters"]
+            if not isinstance(given, list):
+                raise _Unusable(f"{where}.parameters: it is no list")
+            for index, each in enumerate(given):
+                node, base = self._document.follow(each, entry.base)
                 name, place = as_object(node).get("name"), as_object(node).get("in")
                 if not isinstance(name, str) or not name or place not in [*STYLES]:
-                    raise _Unusable(
-                        f'{where}.parameters[{index}]: it has no "name", or "in" is none of {", ".join(STYLES)}'
-                    )
+                    wrong = f'it has no "name", or "in" is none of {", ".join(STYLES)}'
+                    raise _Unusable(f"{where}.parameters[{index}]: {wrong}")
                 found[place, name.lower() if place == "header" else name] = (node, base)
         return found
 
@@ -527,13 +526,6 @@ def _is_flat(schema: Schema) -> bool:
     """Whether the properties of a body can be arguments of their own, and nothing of the schema is lost."""
     is_object = schema.get("type") in ("object", ["object", "null"])
     return is_object and bool(schema.get("properties")) and not schema.keys() - _FLAT
-
-
-def _list(holder: Any, key: str, where: str) -> list[Any]:
-    value = [] if holder.get(key) is None else holder[key]
-    if not isinstance(value, list):
-        raise _Unusable(f"{where}.{key}: it is no list")
-    return value
 
 
 def _chosen_media(content: dict[str, Any]) -> tuple[str, str]:

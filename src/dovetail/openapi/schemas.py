@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from dovetail.errors import SetupError
-from dovetail.openapi.document import BadReference, Document, as_object
+from dovetail.openapi.document import BadReference, Document, as_list, as_object
 from dovetail.schema.explain import is_within_limits
 from dovetail.schema.validate import Pattern, SchemaDocument, SchemaLimits
 
@@ -28,7 +28,7 @@ SchemaPart = tuple[Source, ...]  # what one value has to fit: all of them, as in
 Place = tuple[Any, Any]  # a dict or list, and a key in it
 _json = msgspec.json.encode
 
-MAX_STEPS = 2_000_000  # schemas of one document that are read
+MAX_STEPS = 1_000_000  # schemas of one document that are read, and parts of them that are written
 MAX_LEVELS = 24  # of one schema that are shown
 MAX_LEAF = 300  # bytes of a schema that is always shown
 MAX_REFERENCE = 250  # bytes of two references and the name of what they lead to
@@ -155,6 +155,7 @@ class Schemas:
 
     def _opened(self, value: Any, places: list[tuple[Place, SchemaPart]]) -> Any:
         """A copy with briefs in the place of parts, and the places where there is more to say."""
+        self._count(len(value))
         copy = value.copy()
         for at, each in list(value.items() if isinstance(value, dict) else enumerate(value)):
             if isinstance(each, tuple):
@@ -202,8 +203,8 @@ class Schemas:
             if not isinstance(node, dict) or id(node) in found:
                 continue
             found[id(node)] = (node, base)
-            alone = [each for word in _UNIONS if len(each := _as_list(node.get(word))) == 1]
-            stack += [(each, base) for each in chain(_as_list(node.get("allOf")), *alone)]
+            alone = [each for word in _UNIONS if len(each := as_list(node.get(word))) == 1]
+            stack += [(each, base) for each in chain(as_list(node.get("allOf")), *alone)]
             if "$ref" in node:
                 stack.append(self._target(node["$ref"], base))
         self._count(len(found))
@@ -245,7 +246,7 @@ class Schemas:
             own["type"] = types
         if "array" in types:
             own["items"] = ((node.get("items"), base),)
-            if members := _as_list(node.get("prefixItems")):
+            if members := as_list(node.get("prefixItems")):
                 own["prefixItems"] = [((each, base),) for each in members]
         if "object" in types:
             self._add_properties(own, node, base)
@@ -280,7 +281,7 @@ class Schemas:
         ids = {id(node) for node, _ in sources}
         unions = list[Source]()
         for node, base in sources:
-            for members in (_as_list(node.get(word)) for word in _UNIONS):
+            for members in (as_list(node.get(word)) for word in _UNIONS):
                 targets = (self._target(each["$ref"], base)[0] for each in members if "$ref" in as_object(each))
                 if len(members) > 1 and not any(id(target) in ids for target in targets):
                     unions.append(({"anyOf": members, "discriminator": node.get("discriminator")}, base))
@@ -321,14 +322,10 @@ class Schemas:
         return self._patterns.get(pattern, False)
 
 
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def _types(node: Schema) -> list[str]:
     """The types that a schema names; if it names none, those that its keywords are for."""
     given = node.get("type")
-    enum = _as_list(node.get("enum"))
+    enum = as_list(node.get("enum"))
     types = [kind for kind in (given if isinstance(given, list) else [given]) if kind in _TYPES]
     if not types and ("properties" in node or "items" in node):
         types = ["object" if "properties" in node else "array"]
