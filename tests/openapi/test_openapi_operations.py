@@ -185,6 +185,17 @@ def test_recursion_is_one_reference() -> None:
     assert not validator.is_valid({"children": [{"children": [{"name": 1}]}]})
 
 
+def test_recursive_schemas_have_names_of_their_own() -> None:
+    def named(*keys: str) -> dict[str, Any]:
+        references = {key: {"$ref": f"#/components/schemas/{key.replace('/', '~1')}"} for key in keys}
+        return {"type": "object", "properties": references}
+
+    schemas = {"A_2": named("A_2"), "A/": named("A/"), "A?": named("A?"), "All": named("A_2", "A/", "A?")}
+    schema = read_one(body(named("All")), components={"schemas": schemas}).definition.input_schema
+    assert len(schema["$defs"]) == 3
+    assert Validator(schema, where="it").is_valid({"All": {"A_2": {"A_2": {}}, "A": {}}})
+
+
 def test_a_discriminator_names_the_members_of_its_union() -> None:
     reference = "#/components/schemas/"
     kinds = {"propertyName": "kind", "mapping": {"cat": f"{reference}Cat", "dog": "Dog"}}

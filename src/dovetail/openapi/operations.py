@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dovetail.errors import SetupError
 from dovetail.openapi.document import BadReference, Document, as_list, as_object, origin_of, without_secrets
-from dovetail.openapi.schemas import Schema, SchemaPart, Schemas
+from dovetail.openapi.schemas import Schema, SchemaPart, Schemas, free_name
 from dovetail.protocol.types import TAGS_KEY, ToolAnnotations, ToolDefinition
 from dovetail.registry.registration import did_you_mean
 
@@ -22,11 +22,9 @@ Names = Mapping[str, str] | Callable[[str | None, str, str], str] | None  # by o
 MAX_INPUT = 32 * 1024  # bytes of an input schema
 MAX_OUTPUT = 16 * 1024  # bytes of an output schema
 
-_READS = ToolAnnotations(read_only_hint=True, open_world_hint=True)
-_CHANGES = ToolAnnotations(open_world_hint=True)
 METHODS = {  # hints on idempotence mean nothing where nothing is changed
-    **dict.fromkeys(("get", "head", "options", "trace"), _READS),
-    **dict.fromkeys(("post", "patch"), _CHANGES),
+    **dict.fromkeys(("get", "head", "options", "trace"), ToolAnnotations(read_only_hint=True, open_world_hint=True)),
+    **dict.fromkeys(("post", "patch"), ToolAnnotations(open_world_hint=True)),
     "put": ToolAnnotations(idempotent_hint=True, open_world_hint=True),
     "delete": ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=True),
 }
@@ -56,8 +54,7 @@ MEDIA = tuple(  # of bodies, the best first
     )
 )
 _SENT = {"json": "application/json", "text": "text/plain"}  # for a media type with a star
-_BASE64 = {"type": "string", "format": "binary", "contentEncoding": "base64"}
-_CONTENT: dict[str, Schema] = {"text": {"type": "string"}, "binary": _BASE64}  # other kinds have a schema
+_CONTENT = {"text": {"type": "string"}, "binary": {"type": "string", "format": "binary"}}  # other kinds have a schema
 _FLAT = {"type", "properties", "required", "description", "additionalProperties", "default", "deprecated"}
 
 _PATH = re.compile(r"(/(?!\.{1,2}(/|#|$))[^/?#\s\\]*)+(#.*)?")  # a fragment tells paths apart, and is not sent
@@ -247,7 +244,7 @@ def _name_all(entries: list[_Entry], names: Names, report: Report) -> list[tuple
     for name, entry in zip(given, entries, strict=True):
         if name is None:
             wanted = _default_name(entry)
-            name = _free(wanted, taken, taken[wanted] + 1)
+            name = free_name(wanted, taken, taken[wanted] + 1)
             if name != wanted:
                 report.notes.append(f"{entry.place}: its tool is called {name}, because {wanted} is taken")
             taken.update({name, wanted})
@@ -270,15 +267,6 @@ def _default_name(entry: _Entry) -> str:
     return (name if re.match(r"[A-Za-z_]", name) else f"{entry.method}_{name}")[:64].rstrip("_")
 
 
-def _free(name: str, taken: Container[str], number: int) -> str:
-    """The name, with a number at its end if it is taken: the given one, or one above it."""
-    free = name
-    while free in taken:
-        free = f"{name[: 63 - len(str(number))]}_{number}"
-        number += 1
-    return free
-
-
 class _Arguments:
     """The arguments of a tool: all parameters and the properties of the body in one object."""
 
@@ -292,7 +280,7 @@ class _Arguments:
         if not _ARGUMENT.fullmatch(name):
             argument = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")[:64] or "argument"
         if argument in self.properties:
-            argument = _free(f"{argument[: 63 - len(place)]}_{place}", self.properties, len(self.properties))
+            argument = free_name(f"{argument[: 63 - len(place)]}_{place}", self.properties, len(self.properties))
         self.properties[argument] = part
         self.required += [argument] if required else []
         return argument
@@ -330,7 +318,7 @@ class _Reader:
         body = self._body(entry, arguments)
         built = self._requests.build(arguments.outline, MAX_INPUT)
         if built is None:
-            raise _Unusable(f"its arguments need more than {MAX_INPUT:,} bytes of JSON Schema, or lead in circles")
+            raise _Unusable(f"its arguments need more than {MAX_INPUT:,} bytes of JSON Schema")
         if built[1]:
             self._report.cut.append(f"{entry.place}: deeper levels of its arguments, which may be anything now")
         if entry.node.get("deprecated") is True:

@@ -10,7 +10,7 @@ from what they promise.
 import re
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from itertools import chain
 from operator import add
 from typing import Any
@@ -119,14 +119,12 @@ class Schemas:
 
     def build(self, outline: Schema, most: int) -> tuple[Schema, bool] | None:
         """The whole schema in at most so many bytes, and whether parts of it are cut down to their types; or None."""
-        for keep_recursion in (True, False):
-            built = self._build(outline, most, keep_recursion)
-            if built is None or _is_usable(built[0]):
-                return built
-        return None
+        built = self._build(outline, most, keep_recursion=True)
+        return built if built is None or _is_usable(built[0]) else self._build(outline, most, keep_recursion=False)
 
-    def _build(self, outline: Schema, most: int, keep_recursion: bool) -> tuple[Schema, bool] | None:
-        definitions: dict[_Outline, tuple[str, Schema]] = {}
+    def _build(self, outline: Schema, most: int, *, keep_recursion: bool) -> tuple[Schema, bool] | None:
+        names: dict[_Outline, str] = {}
+        definitions: dict[str, Schema] = {}
         inner: list[tuple[Place, SchemaPart]] = []
         root = self._opened(outline, inner)
         left, is_cut = most - len(_json(root)), False
@@ -134,7 +132,7 @@ class Schemas:
         while queue:
             (holder, at), part, above = queue.popleft()
             found = self._outline(part)
-            is_repeated = found.name and (found in above or found in definitions)
+            is_repeated = found.name and (found in above or found in names)
             cost = MAX_REFERENCE if is_repeated else self._cost(found)
             if cost > left or len(above) == MAX_LEVELS or (is_repeated and not keep_recursion):
                 is_cut = True  # its brief stays
@@ -142,15 +140,16 @@ class Schemas:
             left -= cost
             if is_repeated:  # the first of them becomes the definition
                 upper, place = above.get(found, (holder, at))
-                number = f"_{len(definitions)}" if definitions else ""
-                name, _ = definitions.setdefault(found, (found.name + number, upper[place]))
-                holder[at] = upper[place] = {"$ref": f"#/$defs/{name}"}
+                if found not in names:
+                    names[found] = free_name(found.name, definitions, 2)
+                    definitions[names[found]] = upper[place]
+                holder[at] = upper[place] = {"$ref": f"#/$defs/{names[found]}"}
             else:
                 holder[at] = self._opened(found.schema, inner := [])
                 above = {**above, found: (holder, at)}
                 queue.extend((place, part, above) for place, part in inner)
         if definitions:
-            root["$defs"] = dict(definitions.values())
+            root["$defs"] = definitions
         return None if left < 0 else (root, is_cut)
 
     def _opened(self, value: Any, places: list[tuple[Place, SchemaPart]]) -> Any:
@@ -320,6 +319,15 @@ class Schemas:
             if not is_light:
                 self._notes.append(f"the pattern {pattern[:200]} is not checked: it is slow, or of another dialect")
         return self._patterns.get(pattern, False)
+
+
+def free_name(name: str, taken: Container[str], number: int) -> str:
+    """The name, with a number at its end if it is taken: the given one, or one above it."""
+    free = name
+    while free in taken:
+        free = f"{name[: 63 - len(str(number))]}_{number}"
+        number += 1
+    return free
 
 
 def _types(node: Schema) -> list[str]:
