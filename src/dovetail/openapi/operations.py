@@ -159,6 +159,7 @@ def read_operations(
     if not operations:
         raise SetupError(f"the document has no operation that can be a tool. {' '.join(report.left_out[:3])}".strip())
     report.tools = len(operations)
+    report.notes = list(dict.fromkeys(report.notes))  # requests and responses share broken references
     if reader.texts_cut:
         report.cut.append(f"components: {reader.texts_cut} descriptions in schemas, to {max_description_tokens} tokens")
     return operations, report

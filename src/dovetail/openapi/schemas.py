@@ -109,7 +109,8 @@ class Schemas:
         self._is_response = is_response
         self._hidden = "writeOnly" if is_response else "readOnly"
         self._outlines: dict[tuple[int, ...], _Outline] = {}  # by the ids of what was read
-        self._names: dict[int, str] = {}  # of what references lead to, by its id
+        self._targets: dict[tuple[str, str], Source] = {}  # by their references, and the files of these
+        self._names: dict[int, str] = {}  # of the targets, by their ids
         self._patterns: dict[str, bool] = {}
         self._steps = 0
 
@@ -184,15 +185,16 @@ class Schemas:
         return self._outlines[ids]
 
     def _target(self, reference: Any, base: str) -> Source:
-        try:
-            value, file = self._document.resolve(str(reference), base)
-        except BadReference as problem:
-            note = f"{str(reference)[:200]}: {problem}; values of it are not checked"
-            if note not in self._notes:
-                self._notes.append(note)
-            return _ANY[0]
-        self._names[id(value)] = re.sub(r"[^A-Za-z0-9_.-]+", "_", str(reference).rpartition("/")[2])[:60]
-        return value, file
+        key = (str(reference), base)
+        if key not in self._targets:
+            try:
+                self._targets[key] = self._document.resolve(*key)
+                name = re.sub(r"[^A-Za-z0-9_.-]+", "_", key[0].rpartition("/")[2])[:60] or "schema"
+                self._names[id(self._targets[key][0])] = name
+            except BadReference as problem:
+                self._notes.append(f"{key[0][:200]}: {problem}; values of it are not checked")
+                self._targets[key] = _ANY[0]
+        return self._targets[key]
 
     def _sources(self, part: SchemaPart) -> list[Source]:
         """All schemas that a value has to fit, with what references and `allOf` lead to; the last one says most."""
