@@ -41,7 +41,7 @@ def test_yaml_is_read_as_json_would_be(tmp_path: Path) -> None:
         ("openapi: 4.0.0", "OpenAPI 3.0 and 3.1"),
         ("{}", '"openapi" is null'),
         ("[1]", "is an object"),
-        ("{", "no YAML"),
+        ("{", "as YAML"),
         ("openapi: 3.1.0\npaths: []", '"paths"'),
         ("a: *nowhere", "line 1: there is no anchor"),
         ("? [a]\n: b", "a key is a text"),

@@ -154,6 +154,7 @@ def test_all_of_is_flattened_where_it_can_be() -> None:
     flat = converted({"allOf": [{"$ref": "#/components/schemas/Base"}, own]}, Base=base)
     assert flat["properties"] == {"n": {"type": "string", "maxLength": 3}, "m": {"type": "string"}}
     assert flat["required"] == ["n", "m"]
+    assert converted({"allOf": [{"required": ["a", "a"]}, {"required": ["a"]}]}) == {"required": ["a"]}
     kept = converted({"allOf": [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "z$"}]})
     assert kept == {"type": "string", "pattern": "^a", "allOf": [{"pattern": "z$"}]}
 

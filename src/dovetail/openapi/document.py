@@ -247,7 +247,7 @@ def _from_yaml(data: bytes, where: str) -> Any:
     try:
         return _YamlReader(yaml.parse(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))).read()
     except (yaml.YAMLError, ValueError) as error:
-        raise SetupError(f"{where}: it is no YAML: {' '.join(str(error).split())[:200]}") from None
+        raise SetupError(f"{where}: it can't be read as YAML: {' '.join(str(error).split())[:200]}") from None
 
 
 class _YamlReader:

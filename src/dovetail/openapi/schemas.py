@@ -227,6 +227,8 @@ class Schemas:
                 elif value != schema[key]:  # for example a second pattern
                     schema.setdefault("allOf", []).append((({key: value}, base),))
         self._add_unions(schema, sources)
+        if "required" in schema:
+            schema["required"] = list(dict.fromkeys(schema["required"]))
         if "properties" in schema:
             self._finish_properties(schema)
         elif "object" in schema.get("type", ()) and "anyOf" not in schema:
@@ -268,11 +270,10 @@ class Schemas:
     def _finish_properties(self, schema: Schema) -> None:
         """Leaves out what only the other side sends, and adds what is required without a description."""
         shown = {name: part for name, part in schema["properties"].items() if not self._is_hidden(part)}
-        required = dict.fromkeys(schema.pop("required", ()))
-        needed = [name for name in required if name in shown or name not in schema["properties"]]
-        schema["properties"] = shown if "anyOf" in schema else dict.fromkeys(needed, _ANY) | shown
-        if needed:
-            schema["required"] = needed
+        if required := schema.get("required"):
+            schema["required"] = [name for name in required if name in shown or name not in schema["properties"]]
+            shown = shown if "anyOf" in schema else dict.fromkeys(schema["required"], _ANY) | shown
+        schema["properties"] = shown
 
     def _is_hidden(self, part: SchemaPart) -> bool:
         return part[0][0] is False or any(node.get(self._hidden) is True for node, _ in self._sources(part))
