@@ -115,6 +115,7 @@ def test_keywords_of_openapi_3_0_become_json_schema() -> None:
         "type": ["string", "null"],
         "enum": ["a", None],
     }
+    assert converted({"type": ["string", "null"], "enum": ["a"]})["enum"] == ["a"]  # as JSON Schema has it
     assert converted({"type": "integer", "minimum": 1, "exclusiveMinimum": True}) == {
         "type": "integer",
         "exclusiveMinimum": 1,

@@ -303,7 +303,7 @@ class Schemas:
         if "pattern" in own and not self._is_light(own["pattern"]):
             del own["pattern"]
         if "enum" in own:
-            own["enum"] = _choices(own["enum"], types)
+            own["enum"] = _choices(node, types)
         media = own.get("contentMediaType")
         if media and "contentEncoding" not in own and not _TEXT_MEDIA.match(media):
             own["format"] = "binary"
@@ -345,11 +345,12 @@ def _types(node: Schema) -> list[str]:
     return list(dict.fromkeys([*types, "null"] if types and node.get("nullable") is True else types))
 
 
-def _choices(enum: list[Any], types: list[str]) -> list[Any]:
-    """The values of an enum. YAML reads 1.0 and true as other things than texts."""
+def _choices(node: Schema, types: list[str]) -> list[Any]:
+    """The values of an enum. YAML reads 1.0 and true as other things than texts; `nullable` means null too."""
+    enum: list[Any] = node["enum"]
     if {"string"} <= {*types} <= {"string", "null"}:
         enum = [value if isinstance(value, str) or value is None else _json(value).decode() for value in enum]
-    return [*enum, None] if "null" in types and None not in enum else enum
+    return [*enum, None] if node.get("nullable") is True and None not in enum else enum
 
 
 def _allow_null(schema: Schema, *, is_response: bool) -> None:
