@@ -115,12 +115,13 @@ def test_keywords_of_openapi_3_0_become_json_schema() -> None:
         "type": ["string", "null"],
         "enum": ["a", None],
     }
+    assert converted({"type": ["string", "null"], "enum": ["a"]})["enum"] == ["a"]  # as JSON Schema has it
     assert converted({"type": "integer", "minimum": 1, "exclusiveMinimum": True}) == {
         "type": "integer",
         "exclusiveMinimum": 1,
     }
     assert converted({"type": "array"}) == {"type": "array", "items": {}}
-    assert converted({"type": "string", "default": 5, "example": "x", "xml": {}}) == {"type": "string"}
+    assert converted({"type": "string", "example": "x", "xml": {}}) == {"type": "string"}
     assert converted({"type": "string", "pattern": "(?<=a)b(?!c)", "format": "time"}) == {"type": "string"}
     assert converted({"type": "string", "pattern": "^a+$", "format": "date"}) == {
         "type": "string",
@@ -154,6 +155,7 @@ def test_all_of_is_flattened_where_it_can_be() -> None:
     flat = converted({"allOf": [{"$ref": "#/components/schemas/Base"}, own]}, Base=base)
     assert flat["properties"] == {"n": {"type": "string", "maxLength": 3}, "m": {"type": "string"}}
     assert flat["required"] == ["n", "m"]
+    assert converted({"allOf": [{"required": ["a", "a"]}, {"required": ["a"]}]}) == {"required": ["a"]}
     kept = converted({"allOf": [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "z$"}]})
     assert kept == {"type": "string", "pattern": "^a", "allOf": [{"pattern": "z$"}]}
 
@@ -183,6 +185,42 @@ def test_recursion_is_one_reference() -> None:
     validator = Validator(schema, where="it")
     assert validator.is_valid({"children": [{"children": [{"name": "a"}]}]})
     assert not validator.is_valid({"children": [{"children": [{"name": 1}]}]})
+
+
+def test_recursive_schemas_have_names_of_their_own() -> None:
+    def named(*keys: str) -> dict[str, Any]:
+        references = {key: {"$ref": f"#/components/schemas/{key.replace('/', '~1')}"} for key in keys}
+        return {"type": "object", "properties": references}
+
+    schemas = {"A_2": named("A_2"), "A/": named("A/"), "A?": named("A?"), "All": named("A_2", "A/", "A?")}
+    schema = read_one(body(named("All")), components={"schemas": schemas}).definition.input_schema
+    assert len(schema["$defs"]) == 3
+    assert Validator(schema, where="it").is_valid({"All": {"A_2": {"A_2": {}}, "A": {}}})
+
+
+def test_a_discriminator_names_the_members_of_its_union() -> None:
+    reference = "#/components/schemas/"
+    kinds = {"propertyName": "kind", "mapping": {"cat": f"{reference}Cat", "dog": "Dog"}}
+    union = {"oneOf": [{"$ref": f"{reference}Cat"}, {"$ref": f"{reference}Dog"}], "discriminator": kinds}
+    named = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
+    members = converted(union, Cat=named, Dog=named)["anyOf"]
+    assert [each["properties"]["kind"] for each in members] == [
+        {"type": "string", "const": "cat"},
+        {"type": "string", "const": "dog"},
+    ]
+
+
+def test_a_union_that_its_members_inherit_leads_in_no_circle() -> None:
+    reference = "#/components/schemas/"
+    pet = {"type": "object", "oneOf": [{"$ref": f"{reference}Cat"}, {"$ref": f"{reference}Dog"}]}
+    cat = {"allOf": [{"$ref": f"{reference}Pet"}], "properties": {"friend": {"$ref": f"{reference}Pet"}}}
+    operation = read_one(
+        body({"type": "array", "items": {"$ref": f"{reference}Cat"}}),
+        components={"schemas": {"Pet": pet, "Cat": cat, "Dog": {"allOf": [{"$ref": f"{reference}Pet"}]}}},
+    )
+    validator = Validator(operation.definition.input_schema, where="it")
+    assert validator.is_valid({"body": [{"friend": {"friend": {}}}]})
+    assert not validator.is_valid({"body": [{"friend": 1}]})
 
 
 def test_a_property_called_ref_is_a_property() -> None:

@@ -4,13 +4,14 @@ A reference leads to files in the folder of the document, or to its own origin. 
 """
 
 import os
-import queue
 import re
-import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from threading import Thread
+from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
@@ -23,49 +24,36 @@ from dovetail.schema.validate import holds_more_than
 Spec = dict[str, Any]
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
+MAX_BYTES = 32 * 1024 * 1024  # of all files of a document
+MAX_NODES = 3_000_000  # of one file; an alias of YAML counts each time
+MAX_DEPTH = 100  # of YAML
+MAX_FILES = 100
+MAX_SECONDS = 30.0  # for all that is fetched
+MAX_HOPS = 32  # from reference to reference
+
 _URL = re.compile(r"https?://", re.IGNORECASE)
 _SECRET = re.compile(r"(?<=//)[^/@]*@")  # the user and password of a URL
 _YAML_NAME = re.compile(r"\.ya?ml\Z", re.IGNORECASE)
 _SEPARATORS = (b",", b"\n", b"[", b"{", b"- ", b": ")  # each value has one of them before it
 _VERSION = re.compile(r"3\.[012](\..*)?")
 _INDEX = re.compile(r"[0-9]{1,9}")
-_MAX_HOPS = 32  # from reference to reference
-
-
-class DocumentLimits(msgspec.Struct, frozen=True):
-    """How large a document and its other files may be, and how long they may take."""
-
-    bytes: int = 32 * 1024 * 1024  # of all files
-    nodes: int = 3_000_000  # of one file; an alias of YAML counts each time
-    depth: int = 100  # of YAML
-    files: int = 100
-    seconds: float = 30.0  # for all that is fetched
 
 
 class BadReference(Exception):
     """A reference that is not followed; says why."""
 
 
-class Target(NamedTuple):
-    """What a reference leads to."""
-
-    value: Any
-    base: str  # the file that holds the value
-    key: str  # of the value among those of all files
-
-
 class Document:
     """An OpenAPI document of version 3. `origin` is the URL that it was fetched from."""
 
-    def __init__(self, source: Source, limits: DocumentLimits) -> None:
-        self._limits = limits
+    def __init__(self, source: Source) -> None:
         self._bytes = 0
-        self._deadline = time.monotonic() + limits.seconds
+        self._deadline = time.monotonic() + MAX_SECONDS
         self._folder: Path | None = None
         self.origin: str | None = None
         self.base = ""  # the file of the document itself
         if isinstance(source, Mapping):
-            loaded: Any = _plain(source, "the document", limits)
+            loaded: Any = _plain(source, "the document")
         elif _URL.match(text := os.fspath(source)):
             self.base, loaded = self._fetch(text)
             self.origin = self.base
@@ -76,9 +64,9 @@ class Document:
         self._files: dict[str, Any] = {self.base: self.spec}
 
     @classmethod
-    def load(cls, source: Source, *, limits: DocumentLimits | None = None) -> "Document":
+    def load(cls, source: Source) -> "Document":
         """Load a document from a dict, the path of a file (JSON or YAML) or a URL. Raises SetupError."""
-        return cls(source, limits or DocumentLimits())
+        return cls(source)
 
     @property
     def security_schemes(self) -> dict[str, Spec]:
@@ -93,14 +81,14 @@ class Document:
 
     def follow(self, value: Any, base: str) -> tuple[Any, str]:
         """The value itself, or what its `$ref` leads to, with the file that holds it. Raises BadReference."""
-        for _ in range(_MAX_HOPS):
+        for _ in range(MAX_HOPS):
             if not isinstance(value, dict) or not isinstance(reference := value.get("$ref"), str):
                 return value, base
-            value, base, _ = self.resolve(reference, base)
+            value, base = self.resolve(reference, base)
         raise BadReference(f"the reference {excerpt(reference)} leads on and on")
 
-    def resolve(self, reference: str, base: str) -> Target:
-        """What a reference in the file `base` leads to. Raises BadReference."""
+    def resolve(self, reference: str, base: str) -> tuple[Any, str]:
+        """What a reference in the file `base` leads to, with the file that holds it. Raises BadReference."""
         address, _, fragment = reference.partition("#")
         file = self._file(address, base) if address else base
         pointer, found = unquote(fragment), self._files[file]
@@ -114,7 +102,7 @@ class Document:
                 found = found[step]
             else:
                 raise BadReference(f"the reference {excerpt(reference)} leads nowhere")
-        return Target(found, file, f"{file}#{pointer}")
+        return found, file
 
     def _file(self, address: str, base: str) -> str:
         """The name of another file of the document, which is read when it is first needed."""
@@ -123,8 +111,8 @@ class Document:
         except (ValueError, OSError, RuntimeError):  # no address, no path, or a loop of links
             raise BadReference(f"{excerpt(address)} can't be opened") from None
         if name not in self._files:
-            if len(self._files) >= self._limits.files:
-                raise BadReference(f"{excerpt(address)} is not opened: {self._limits.files} files are the most")
+            if len(self._files) >= MAX_FILES:
+                raise BadReference(f"{excerpt(address)} is not opened: {MAX_FILES} files are the most")
             try:
                 self._files[name] = self._fetch(name)[1] if self.origin else self._open(Path(name))
             except SetupError as error:
@@ -139,11 +127,9 @@ class Document:
             if origin_of(url) != origin_of(self.origin):
                 raise BadReference(f"{excerpt(address)} is at another origin, and never fetched")
             return url
-        if self._folder is None or urlsplit(address).scheme or address.startswith(("/", "\\")):
-            raise BadReference(f"{excerpt(address)} is not in the folder of the document, and never opened")
         path = (Path(base).parent / unquote(address)).resolve()
-        if not path.is_relative_to(self._folder):
-            raise BadReference(f"{excerpt(address)} is outside of the folder of the document, and never opened")
+        if self._folder is None or urlsplit(address).scheme or not path.is_relative_to(self._folder):
+            raise BadReference(f"{excerpt(address)} is not in the folder of the document, and never opened")
         return str(path)
 
     def _open(self, path: Path) -> Any:
@@ -151,29 +137,26 @@ class Document:
             raise SetupError(f"{path}: there is no such file")
         try:
             with path.open("rb") as file:
-                return self._parse(file.read(self._limits.bytes + 1), str(path))
+                return self._parse(file.read(MAX_BYTES + 1), str(path))
         except OSError as error:
             raise SetupError(f"{path}: it can't be read: {error.strerror}") from None
 
     def _fetch(self, url: str) -> tuple[str, Any]:
         """The last URL, after redirects, and the document there. The thread bounds names and headers that are slow."""
-        results: queue.SimpleQueue[tuple[str, bytes] | Exception] = queue.SimpleQueue()
         left = max(self._deadline - time.monotonic(), 0.001)
-        job = (url, self._limits.bytes + 1, left, results)
-        threading.Thread(target=_fetch, args=job, name="openapi-fetch", daemon=True).start()
-        try:
-            found = results.get(timeout=left)
-        except queue.Empty:
-            found = TimeoutError(f"it took more than {self._limits.seconds:g} s")
+        fetched: Future[tuple[str, bytes]] = Future()
+        Thread(target=_fetch, args=(url, left, fetched), daemon=True).start()
         where = without_secrets(url)
-        if isinstance(found, Exception):
-            raise SetupError(f"{where}: it can't be fetched: {found}")
-        return found[0], self._parse(found[1], where)
+        try:
+            last, data = fetched.result(left)
+        except TimeoutError:
+            raise SetupError(f"{where}: it can't be fetched within {MAX_SECONDS:g} s") from None
+        return last, self._parse(data, where)
 
     def _parse(self, data: bytes, where: str) -> Any:
         self._bytes += len(data)
-        if self._bytes > self._limits.bytes or sum(map(data.count, _SEPARATORS)) > self._limits.nodes:
-            raise SetupError(f"{where}: it is too large; {self._limits.bytes:,} bytes are the most for all files")
+        if self._bytes > MAX_BYTES or sum(map(data.count, _SEPARATORS)) > MAX_NODES:
+            raise SetupError(f"{where}: it is too large; {MAX_BYTES:,} bytes are the most for all files")
         data = data.removeprefix(b"\xef\xbb\xbf").lstrip()
         if data.startswith(b"{"):
             try:
@@ -181,7 +164,7 @@ class Document:
             except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
                 if not _YAML_NAME.search(where):
                     raise SetupError(f"{where}: it is no JSON: {error}") from None
-        return _plain(_from_yaml(data, where, self._limits), where, self._limits)
+        return _plain(_from_yaml(data, where), where)
 
 
 class _SameOrigin(HTTPRedirectHandler):
@@ -193,15 +176,15 @@ class _SameOrigin(HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _fetch(url: str, most: int, timeout: float, results: "queue.SimpleQueue[tuple[str, bytes] | Exception]") -> None:
+def _fetch(url: str, timeout: float, fetched: Future[tuple[str, bytes]]) -> None:
     request = Request(url, headers={"Accept": "application/json, application/yaml;q=0.9, */*;q=0.1"})
     try:
         if "@" in urlsplit(url).netloc:
             raise OSError("its URL has a user or password; fetch it yourself, and give the dict")
         with build_opener(_SameOrigin).open(request, timeout=timeout) as response:
-            results.put((response.geturl(), response.read(most)))
-    except Exception as error:  # urllib raises many; the caller says which
-        results.put(error)
+            fetched.set_result((response.geturl(), response.read(MAX_BYTES + 1)))
+    except Exception as error:  # urllib raises many
+        fetched.set_exception(SetupError(f"{without_secrets(url)}: it can't be fetched: {error}"))
 
 
 def origin_of(url: str) -> tuple[str, str | None, int | None]:
@@ -220,6 +203,10 @@ def as_object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _checked(spec: Any, where: str) -> Spec:
     """The document, if it is one of OpenAPI 3. Raises SetupError."""
     if not isinstance(spec, dict):
@@ -233,10 +220,10 @@ def _checked(spec: Any, where: str) -> Spec:
     return spec
 
 
-def _plain(value: Any, where: str, limits: DocumentLimits) -> Any:
+def _plain(value: Any, where: str) -> Any:
     """A copy that holds JSON's types only and shares nothing. Raises SetupError."""
-    if holds_more_than(limits.nodes, value):
-        raise SetupError(f"{where}: it is too large, or contains itself; {limits.nodes:,} values are the most")
+    if holds_more_than(MAX_NODES, value):
+        raise SetupError(f"{where}: it is too large, or contains itself; {MAX_NODES:,} values are the most")
     try:
         return msgspec.json.decode(msgspec.json.encode(value))
     except (TypeError, ValueError, RecursionError) as error:
@@ -251,74 +238,70 @@ _YAML_NUMBERS = (
 )
 
 
-def _from_yaml(data: bytes, where: str, limits: DocumentLimits) -> Any:
-    """The values of a YAML text, from its events: PyYAML's own loader crashes if they are nested deeply."""
+def _from_yaml(data: bytes, where: str) -> Any:
     try:
         import yaml  # type: ignore[import-untyped]  # late: an extra, for YAML only
     except ImportError:
-        raise SetupError(
-            f'{where}: YAML needs PyYAML: pip install "dovetail-mcp[openapi]"; or write it as JSON'
-        ) from None
+        install = 'pip install "dovetail-mcp[openapi]"'
+        raise SetupError(f"{where}: YAML needs PyYAML: {install}; or write it as JSON") from None
     try:
-        return _YamlValues(yaml.parse(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), limits).read()
-    except (yaml.YAMLError, UnicodeError) as error:
-        raise SetupError(f"{where}: it is no YAML: {' '.join(str(error).split())[:200]}") from None
-    except ValueError as error:
-        raise SetupError(f"{where}: {error}") from None
+        return _YamlReader(yaml.parse(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))).read()
+    except (yaml.YAMLError, ValueError) as error:
+        raise SetupError(f"{where}: it can't be read as YAML: {' '.join(str(error).split())[:200]}") from None
 
 
-class _YamlValues:
-    """Values made of the events of one YAML document. Keys are texts; an alias is the very object of its anchor."""
+class _YamlReader:
+    """Makes values of the events of a YAML text: PyYAML's own loader crashes if they are nested deeply."""
 
-    def __init__(self, events: Iterator[Any], limits: DocumentLimits) -> None:
+    def __init__(self, events: Iterator[Any]) -> None:
         self._events = events
-        self._limits = limits
         self._anchors: dict[str, Any] = {}
-        self._merged = 0
+        self._merged = 0  # keys, by `<<`
 
     def read(self) -> Any:
-        """The first document; None if there is none. Raises ValueError, YAMLError."""
-        for event in self._before("StreamEndEvent"):
-            if type(event).__name__ not in ("StreamStartEvent", "DocumentStartEvent"):
-                return self._value(event, 1)
-        return None
-
-    def _before(self, end: str) -> Iterator[Any]:
-        return iter(lambda: None if type(event := next(self._events)).__name__ == end else event, None)
+        """The first value; None if there is none. Raises ValueError, YAMLError."""
+        return next((self._value(event, 1) for event in self._events if _begins(event)), None)
 
     def _value(self, event: Any, depth: int) -> Any:
-        kind = type(event).__name__
-        if depth > self._limits.depth:
-            raise ValueError(f"{_line(event)}: it is nested deeper than {self._limits.depth} levels")
-        if kind == "AliasEvent":
-            if event.anchor not in self._anchors:
-                raise ValueError(f"{_line(event)}: there is no anchor {event.anchor!r} before it")
-            return self._anchors[event.anchor]
-        value: Any = _scalar(event) if kind == "ScalarEvent" else {} if kind == "MappingStartEvent" else []
+        if depth > MAX_DEPTH:
+            raise ValueError(f"{_line(event)}: it is nested deeper than {MAX_DEPTH} levels")
+        match type(event).__name__:
+            case "AliasEvent":
+                if event.anchor not in self._anchors:
+                    raise ValueError(f"{_line(event)}: there is no anchor {event.anchor!r} before it")
+                return self._anchors[event.anchor]
+            case "ScalarEvent":
+                value = _scalar(event)
+            case "SequenceStartEvent":
+                value = [self._value(each, depth + 1) for each in takewhile(_begins, self._events)]
+            case _:
+                value = self._mapping(depth)
         if event.anchor:
             self._anchors[event.anchor] = value
-        if kind == "MappingStartEvent":
-            self._fill(value, depth)
-        elif kind == "SequenceStartEvent":
-            value.extend(self._value(each, depth + 1) for each in self._before("SequenceEndEvent"))
         return value
 
-    def _fill(self, value: dict[str, Any], depth: int) -> None:
-        merged: list[Any] = []
-        for key in self._before("MappingEndEvent"):
+    def _mapping(self, depth: int) -> dict[str, Any]:
+        value, merged = dict[str, Any](), list[Any]()
+        for key in takewhile(_begins, self._events):
             if type(key).__name__ != "ScalarEvent":
                 raise ValueError(f"{_line(key)}: a key is a text")
             inner = self._value(next(self._events), depth + 1)
-            if key.value == "<<" and not key.style:
+            if key.value == "<<":
                 merged += inner if isinstance(inner, list) else [inner]
             else:
                 value[key.value] = inner
         for other in map(as_object, merged):
             self._merged += len(other)
-            if self._merged > self._limits.nodes:
+            if self._merged > MAX_NODES:
                 raise ValueError("it merges too many keys")
             for name, inner in other.items():
                 value.setdefault(name, inner)
+        return value
+
+
+def _begins(event: Any) -> bool:
+    """Whether a value begins with it."""
+    return hasattr(event, "anchor")
 
 
 def _line(event: Any) -> str:

@@ -1,7 +1,8 @@
 """Operations of an OpenAPI document as definitions of tools, and what each needs to become a request."""
 
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any, NamedTuple
@@ -11,23 +12,19 @@ import msgspec
 from msgspec.structs import replace
 
 from dovetail.errors import SetupError
-from dovetail.openapi.document import BadReference, Document, as_object, origin_of, without_secrets
-from dovetail.openapi.schemas import LEVELS, Schema, Schemas
+from dovetail.openapi.document import BadReference, Document, as_list, as_object, origin_of, without_secrets
+from dovetail.openapi.schemas import Schema, SchemaPart, Schemas, free_name
 from dovetail.protocol.types import TAGS_KEY, ToolAnnotations, ToolDefinition
 from dovetail.registry.registration import did_you_mean
 
-Names = (
-    Mapping[str, str] | Callable[[str | None, str, str], str] | None
-)  # by operationId; or (operationId, method, path)
+Names = Mapping[str, str] | Callable[[str | None, str, str], str] | None  # by operationId; or of it, method and path
 
 MAX_INPUT = 32 * 1024  # bytes of an input schema
 MAX_OUTPUT = 16 * 1024  # bytes of an output schema
 
-_READS = ToolAnnotations(read_only_hint=True, open_world_hint=True)
-_CHANGES = ToolAnnotations(open_world_hint=True)
 METHODS = {  # hints on idempotence mean nothing where nothing is changed
-    **dict.fromkeys(("get", "head", "options", "trace"), _READS),
-    **dict.fromkeys(("post", "patch"), _CHANGES),
+    **dict.fromkeys(("get", "head", "options", "trace"), ToolAnnotations(read_only_hint=True, open_world_hint=True)),
+    **dict.fromkeys(("post", "patch"), ToolAnnotations(open_world_hint=True)),
     "put": ToolAnnotations(idempotent_hint=True, open_world_hint=True),
     "delete": ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=True),
 }
@@ -43,7 +40,7 @@ RESERVED_HEADERS = re.compile(  # of the client, of connections and of proxies: 
     r"|x-http-method(-override)?|x-method-override",
     re.IGNORECASE,
 )
-_JSON = re.compile(r"(application/json|[^;]+[/+]json)(;.*)?", re.IGNORECASE)
+_JSON = re.compile(r"[^;]+[/+]json(;.*)?", re.IGNORECASE)
 MEDIA = tuple(  # of bodies, the best first
     (kind, re.compile(pattern + r"(;[ -~]*)?", re.IGNORECASE))
     for kind, pattern in (
@@ -57,8 +54,7 @@ MEDIA = tuple(  # of bodies, the best first
     )
 )
 _SENT = {"json": "application/json", "text": "text/plain"}  # for a media type with a star
-_BASE64 = {"type": "string", "format": "binary", "contentEncoding": "base64"}
-_CONTENT: dict[str, Schema] = {"text": {"type": "string"}, "binary": _BASE64}  # other kinds have a schema
+_CONTENT = {"text": {"type": "string"}, "binary": {"type": "string", "format": "binary"}}  # other kinds have a schema
 _FLAT = {"type", "properties", "required", "description", "additionalProperties", "default", "deprecated"}
 
 _PATH = re.compile(r"(/(?!\.{1,2}(/|#|$))[^/?#\s\\]*)+(#.*)?")  # a fragment tells paths apart, and is not sent
@@ -87,7 +83,6 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     explode: bool = True
     allow_reserved: bool = False
     is_json: bool = False  # it is described by `content`: its value is JSON text
-    allow_empty: bool = False
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,13 +129,10 @@ class Report(msgspec.Struct, kw_only=True):
 
     def __str__(self) -> str:
         titles = {"cut": self.cut, "left out": self.left_out, "notes": self.notes}
-        counts = ", ".join([f"{self.tools} tools", *(f"{len(entries)} {title}" for title, entries in titles.items())])
-        sections = (
-            "\n".join([f"{title}:", *(f"  {entry}" for entry in entries)])
-            for title, entries in titles.items()
-            if entries
-        )
-        return "\n".join([counts, *sections])
+        lines = [", ".join([f"{self.tools} tools", *(f"{len(found)} {title}" for title, found in titles.items())])]
+        for title, found in titles.items():
+            lines += [f"{title}:", *(f"  {entry}" for entry in found)] if found else []
+        return "\n".join(lines)
 
 
 def read_operations(
@@ -167,6 +159,7 @@ def read_operations(
     if not operations:
         raise SetupError(f"the document has no operation that can be a tool. {' '.join(report.left_out[:3])}".strip())
     report.tools = len(operations)
+    report.notes = list(dict.fromkeys(report.notes))  # requests and responses share broken references
     if reader.texts_cut:
         report.cut.append(f"components: {reader.texts_cut} descriptions in schemas, to {max_description_tokens} tokens")
     return operations, report
@@ -196,8 +189,7 @@ class _Entry(NamedTuple):
 
     @property
     def tags(self) -> list[str]:
-        given = self.node.get("tags")
-        return [tag for tag in given if isinstance(tag, str)] if isinstance(given, list) else []
+        return [tag for tag in as_list(self.node.get("tags")) if isinstance(tag, str)]
 
 
 def _entries(document: Document, report: Report) -> list[_Entry]:
@@ -248,23 +240,19 @@ def _name_all(entries: list[_Entry], names: Names, report: Report) -> list[tuple
         word = min(map(str, unknown))
         raise SetupError(f"names= has {word!r}, and no operation has this operationId{did_you_mean(word, ids)}")
     given = [_given_name(entry, names) for entry in entries]
-    taken: dict[str, _Entry] = {}
-    for name, entry in zip(given, entries, strict=True):
-        if name is None:
-            continue
-        if not _NAME.fullmatch(str(name)):
-            raise SetupError(f"names= gives {name!r} to {entry.place}; use 1 to 64 letters, digits, _ or -")
-        if name in taken:
-            raise SetupError(f"names= gives {name!r} to {taken[name].place} and {entry.place}")
-        taken[name] = entry
+    taken = Counter(filter(None, given))
     named = []
     for name, entry in zip(given, entries, strict=True):
-        wanted = name or _default_name(entry)
-        free = name or _free(wanted, taken)
-        if free != wanted:
-            report.notes.append(f"{entry.place}: its tool is called {free}, because {wanted} is taken")
-        taken[free] = entry
-        named.append((free, entry))
+        if name is None:
+            wanted = _default_name(entry)
+            name = free_name(wanted, taken, taken[wanted] + 1)
+            if name != wanted:
+                report.notes.append(f"{entry.place}: its tool is called {name}, because {wanted} is taken")
+            taken.update({name, wanted})
+        elif taken[name] > 1 or not _NAME.fullmatch(name):
+            allowed = "1 to 64 letters, digits, _ or -, and each name once"
+            raise SetupError(f"names= gives {name!r} to {entry.place}; use {allowed}")
+        named.append((name, entry))
     return named
 
 
@@ -280,35 +268,26 @@ def _default_name(entry: _Entry) -> str:
     return (name if re.match(r"[A-Za-z_]", name) else f"{entry.method}_{name}")[:64].rstrip("_")
 
 
-def _free(name: str, taken: Container[str], number: int = 2) -> str:
-    """The name, with a number at its end if it is taken."""
-    free = name
-    while free in taken:
-        free = f"{name[: 63 - len(str(number))]}_{number}"
-        number += 1
-    return free
-
-
 class _Arguments:
     """The arguments of a tool: all parameters and the properties of the body in one object."""
 
     def __init__(self) -> None:
-        self.properties: dict[str, Schema] = {}
+        self.properties: dict[str, SchemaPart] = {}
         self.required: list[str] = []
 
-    def add(self, name: str, place: str, schema: Schema, *, required: bool) -> str:
+    def add(self, name: str, place: str, part: SchemaPart, *, required: bool) -> str:
         """Add one; returns its name, which differs from the API's if that is taken or not for a tool."""
         argument = name
         if not _ARGUMENT.fullmatch(name):
             argument = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")[:64] or "argument"
         if argument in self.properties:
-            argument = _free(f"{argument[: 63 - len(place)]}_{place}", self.properties)
-        self.properties[argument] = schema
+            argument = free_name(f"{argument[: 63 - len(place)]}_{place}", self.properties, len(self.properties))
+        self.properties[argument] = part
         self.required += [argument] if required else []
         return argument
 
     @property
-    def schema(self) -> Schema:
+    def outline(self) -> Schema:
         required = {"required": self.required} if self.required else {}
         return {"type": "object", "properties": self.properties, **required, "additionalProperties": False}
 
@@ -338,10 +317,10 @@ class _Reader:
         arguments = _Arguments()
         parameters = tuple(self._parameters(entry, arguments))
         body = self._body(entry, arguments)
-        bounded = self._requests.bound(arguments.schema, MAX_INPUT)
-        if bounded is None:
-            raise _Unusable(f"its arguments need more than {MAX_INPUT:,} bytes of JSON Schema, or lead in circles")
-        if bounded[1]:
+        built = self._requests.build(arguments.outline, MAX_INPUT)
+        if built is None:
+            raise _Unusable(f"its arguments need more than {MAX_INPUT:,} bytes of JSON Schema")
+        if built[1]:
             self._report.cut.append(f"{entry.place}: deeper levels of its arguments, which may be anything now")
         if entry.node.get("deprecated") is True:
             self._note(entry, "it is deprecated")
@@ -349,7 +328,7 @@ class _Reader:
             name=name,
             title=_title(entry.node.get("summary")),
             description=self._description(entry),
-            input_schema=bounded[0],
+            input_schema=built[0],
             output_schema=self._output(entry),
             annotations=METHODS[entry.method],
             meta={TAGS_KEY: tags} if (tags := entry.tags) else None,
@@ -375,10 +354,8 @@ class _Reader:
 
     def _security(self, entry: _Entry) -> tuple[Mapping[str, Sequence[str]], ...]:
         holder = entry.node if "security" in entry.node else self._document.spec
-        given = [each for each in _list(holder, "security", entry.place) if isinstance(each, dict)]
-        return tuple(
-            {name: scopes if isinstance(scopes, list) else [] for name, scopes in each.items()} for each in given
-        )
+        given = [each for each in as_list(holder.get("security")) if isinstance(each, dict)]
+        return tuple({name: as_list(scopes) for name, scopes in each.items()} for each in given)
 
     def _server(self, entry: _Entry) -> str:
         """The URL of the server of an operation. Raises SetupError if the whole document has none."""
@@ -417,24 +394,26 @@ class _Reader:
         """The parameters by place and name, with their files; those of the operation replace those of its path."""
         found = {}
         for holder, where in ((entry.item, f"paths.{entry.path}"), (entry.node, f"paths.{entry.path}.{entry.method}")):
-            for index, given in enumerate(_list(holder, "parameters", where)):
-                node, base = self._document.follow(given, entry.base)
+            given = [] if holder.get("parameters") is None else holder["parameters"]
+            if not isinstance(given, list):
+                raise _Unusable(f"{where}.parameters: it is no list")
+            for index, each in enumerate(given):
+                node, base = self._document.follow(each, entry.base)
                 name, place = as_object(node).get("name"), as_object(node).get("in")
                 if not isinstance(name, str) or not name or place not in [*STYLES]:
-                    raise _Unusable(
-                        f'{where}.parameters[{index}]: it has no "name", or "in" is none of {", ".join(STYLES)}'
-                    )
+                    wrong = f'it has no "name", or "in" is none of {", ".join(STYLES)}'
+                    raise _Unusable(f"{where}.parameters[{index}]: {wrong}")
                 found[place, name.lower() if place == "header" else name] = (node, base)
         return found
 
     def _parameter(self, node: Schema, base: str, arguments: _Arguments) -> Parameter:
         name, place = node["name"], node["in"]
         media, content = next(iter(as_object(node.get("content")).items()), ("", {}))
-        schema = self._requests.convert(as_object(content).get("schema") if media else node.get("schema"), base)
-        if not schema.keys() & {"type", "enum", "const", "anyOf", "allOf", "$ref"}:
-            schema = {**schema, "type": "string"}
-        if isinstance(text := node.get("description"), str) and (text := self._describe(text)):
-            schema = {**schema, "description": text}
+        schema: SchemaPart = ((as_object(content).get("schema") if media else node.get("schema"), base),)
+        if not self._requests.read(schema).keys() & {"type", "enum", "const", "anyOf", "allOf"}:
+            schema += (({"type": "string"}, base),)
+        if "description" in node:
+            schema += (({"description": node["description"]}, base),)
         required = place == "path" or node.get("required") is True
         style = next((style for style in STYLES[place] if style == node.get("style")), STYLES[place][0])
         return Parameter(
@@ -446,7 +425,6 @@ class _Reader:
             explode=node["explode"] if isinstance(node.get("explode"), bool) else style == "form",
             allow_reserved=node.get("allowReserved") is True,
             is_json=bool(_JSON.fullmatch(media)),
-            allow_empty=node.get("allowEmptyValue") is True,
         )
 
     def _body(self, entry: _Entry, arguments: _Arguments) -> Body | None:
@@ -461,19 +439,45 @@ class _Reader:
             return None
         kind, media = _chosen_media(content)
         node = as_object(content[media])
-        schema = _CONTENT.get(kind) or self._requests.expand(self._requests.convert(node.get("schema"), base))
+        part: SchemaPart = ((_CONTENT.get(kind) or node.get("schema"), base),)
+        schema = self._requests.read(part)
+        if kind in ("form", "multipart") and "type" not in schema:
+            part += (({"type": "object"}, base),)
         sent = _SENT.get(kind, "application/octet-stream") if "*" in media else media
         body = Body(content_type=sent, kind=kind, required=required)
         needed = schema.get("required", ())
         if not _is_flat(schema) or (needed and not required):  # an optional body is given as a whole, or not at all
-            if isinstance(text := given.get("description"), str) and (text := self._describe(text)):
-                schema = {**schema, "description": text}
-            return replace(body, argument=arguments.add("body", "body", schema, required=required))
+            if "description" in given:
+                part += (({"description": given["description"]}, base),)
+            return replace(body, argument=arguments.add("body", "body", part, required=required))
         if schema.get("additionalProperties"):
             self._note(entry, "further properties of its body can't be given")
         shown = schema["properties"]
         by_argument = {arguments.add(name, "body", part, required=name in needed): name for name, part in shown.items()}
-        return replace(body, properties=by_argument, parts=_parts(node, shown))
+        return replace(body, properties=by_argument, parts=self._parts(node, shown))
+
+    def _parts(self, media: Schema, properties: dict[str, SchemaPart]) -> dict[str, Part]:
+        """How the properties of a form or multipart body are written, where that is not as usual."""
+        parts = {}
+        for name, schema in properties.items():
+            encoding = as_object(as_object(media.get("encoding")).get(name))
+            is_binary = self._is_binary(schema)
+            if encoding or is_binary:
+                style, explode = encoding.get("style"), encoding.get("explode")
+                media_type = str(encoding.get("contentType")).partition(",")[0].strip()
+                parts[name] = Part(
+                    content_type=media_type if _MEDIA_TYPE.fullmatch(media_type) else None,
+                    style=style if style in STYLES["query"] else None,
+                    explode=explode if isinstance(explode, bool) else style in (None, "form"),
+                    allow_reserved=encoding.get("allowReserved") is True,
+                    is_binary=is_binary,
+                )
+        return parts
+
+    def _is_binary(self, part: SchemaPart) -> bool:
+        schema = self._requests.read(part)
+        items = self._requests.read(schema["items"]) if "items" in schema else {}
+        return "binary" in (schema.get("format"), items.get("format"))
 
     def _output(self, entry: _Entry) -> Schema | None:
         """The schema of the results: of all successful responses, if it is one object; else None."""
@@ -484,13 +488,14 @@ class _Reader:
             return None
         if entry.method == "head" or not found or not found[0] or any(each != found[0] for each in found):
             return None
-        schema = self._responses.expand(self._responses.convert(*found[0]))
+        schema = self._responses.read((found[0],))
         if "object" not in schema.get("type", ()) or not schema.get("properties"):
             return None
-        bounded = self._responses.bound({**schema, "type": "object"}, MAX_OUTPUT, LEVELS[:1])
-        if bounded is None:
-            self._report.cut.append(f"{entry.place}: its output schema, which is larger than {MAX_OUTPUT:,} bytes")
-        return bounded[0] if bounded else None
+        built = self._responses.build({**schema, "type": "object"}, MAX_OUTPUT)
+        if built and not built[1]:
+            return built[0]
+        self._report.cut.append(f"{entry.place}: its output schema, which is larger than {MAX_OUTPUT:,} bytes")
+        return None
 
     def _response(self, given: Any, base: str) -> tuple[Any, str] | None:
         node, base = self._document.follow(given, base)
@@ -512,38 +517,12 @@ def _is_flat(schema: Schema) -> bool:
     return is_object and bool(schema.get("properties")) and not schema.keys() - _FLAT
 
 
-def _list(holder: Any, key: str, where: str) -> list[Any]:
-    value = [] if holder.get(key) is None else holder[key]
-    if not isinstance(value, list):
-        raise _Unusable(f"{where}.{key}: it is no list")
-    return value
-
-
 def _chosen_media(content: dict[str, Any]) -> tuple[str, str]:
     for kind, pattern in MEDIA:
         for media in content:
             if pattern.fullmatch(media):
                 return kind, media
     raise _Unusable(f"its body can't be made: {', '.join(content)[:200]}")
-
-
-def _parts(media: Schema, properties: dict[str, Schema]) -> dict[str, Part]:
-    """How the properties of a form or multipart body are written, where that is not as usual."""
-    parts = {}
-    for name, schema in properties.items():
-        encoding = as_object(as_object(media.get("encoding")).get(name))
-        is_binary = "binary" in (schema.get("format"), as_object(schema.get("items")).get("format"))
-        if encoding or is_binary:
-            style, explode = encoding.get("style"), encoding.get("explode")
-            media_type = str(encoding.get("contentType")).partition(",")[0].strip()
-            parts[name] = Part(
-                content_type=media_type if _MEDIA_TYPE.fullmatch(media_type) else None,
-                style=style if style in STYLES["query"] else None,
-                explode=explode if isinstance(explode, bool) else style in (None, "form"),
-                allow_reserved=encoding.get("allowReserved") is True,
-                is_binary=is_binary,
-            )
-    return parts
 
 
 def _filled(servers: Any) -> str:

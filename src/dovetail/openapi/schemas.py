@@ -1,47 +1,49 @@
 """JSON Schemas (2020-12) of the schemas of OpenAPI 3.0 and 3.1, in as few bytes as they need.
 
-References are inlined, and each is converted once; one that leads back to itself is kept as `$ref` into `$defs`. The
-schemas of requests lose what the validator can't check and what clients refuse. Those of responses say types and
-properties only, and every value may be null, because real APIs differ from what they promise.
+A schema is read one level at a time, with references followed and `allOf` flattened; the schemas inside of it stay as
+the document has them. `Schemas.build` puts the levels together, those near the root first, as long as they fit. What
+leads back to itself is a `$ref` into `$defs`. The schemas of requests lose what the validator can't check and what
+clients refuse. Those of responses say types and properties only, and every value may be null, because real APIs differ
+from what they promise.
 """
 
 import re
 import sys
-from collections.abc import Callable, Iterator
-from functools import reduce
+from collections import deque
+from collections.abc import Callable, Container
+from itertools import chain
+from operator import add
 from typing import Any
 
 import msgspec
 
 from dovetail.errors import SetupError
-from dovetail.openapi.document import BadReference, Document, as_object
+from dovetail.openapi.document import BadReference, Document, as_list, as_object
 from dovetail.schema.explain import is_within_limits
 from dovetail.schema.validate import Pattern, SchemaDocument, SchemaLimits
 
 Schema = dict[str, Any]
+Source = tuple[Any, str]  # a schema as the document has it, and the file that holds it
+SchemaPart = tuple[Source, ...]  # what one value has to fit: all of them, as in `allOf`
+Place = tuple[Any, Any]  # a dict or list, and a key in it
 _json = msgspec.json.encode
 
-MAX_STEPS = 5_000_000  # nodes of one document that are converted, merged or measured
-MAX_LEVELS = 64  # of one schema; below half of it a reference is no longer inlined
-MAX_MERGED_LEVELS = 8  # of properties that are merged by `allOf`
-MAX_PATTERNS = 2_000  # different ones of a document
-MAX_BAD_PATTERNS = 50  # of them; each takes milliseconds
+MAX_STEPS = 1_000_000  # schemas of one document that are read, and parts of them that are written
+MAX_LEVELS = 24  # of one schema that are shown
+MAX_LEAF = 300  # bytes of a schema that is always shown
+MAX_REFERENCE = 250  # bytes of two references and the name of what they lead to
+MAX_VALUE_LEVELS = 64  # of a value in a schema: the validator crashes if it is deep
+MAX_PATTERNS = 500  # different ones of a document; a bad one takes milliseconds
 MAX_PATTERN = 1_000  # characters
-MAX_LEAF = 300  # bytes of a schema that is whole at the last level that is shown
-LEVELS = (24, 10, 8, 6, 5, 4, 3, 2, 1)  # of a schema that are shown: the first of them that fits
 
-_PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
-    "string": str,
-    "number": (int, float),
-    "integer": int,
-    "boolean": bool,
-    "array": list,
-    "object": dict,
-    "null": type(None),
-}
+_TYPES = ["string", "number", "integer", "boolean", "array", "object", "null"]
 _UNLIKE = frozenset({"time", "duration", "regex", "hostname", "uri-reference", "iri", "iri-reference", "uri-template"})
 _UNLIKE |= {"idn-email", "idn-hostname", "json-pointer", "relative-json-pointer"}  # APIs use these names in other ways
 _TEXT_MEDIA = re.compile(r"text/|application/json|.*\+(json|xml)|application/xml")
+_UNIONS = ("anyOf", "oneOf")
+_NESTING = {"properties", "items", "additionalProperties", "propertyNames", "anyOf", "allOf", "prefixItems"}
+_NULL: SchemaPart = (({"type": "null"}, ""),)
+_ANY: SchemaPart = (({}, ""),)
 
 
 def _is_number(value: Any) -> bool:
@@ -53,7 +55,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_shallow(value: Any) -> bool:
-    return is_within_limits(value, MAX_LEVELS, sys.maxsize)  # the validator crashes if a schema holds a deep value
+    return is_within_limits(value, MAX_VALUE_LEVELS, sys.maxsize)
 
 
 _KEYWORDS: dict[str, Callable[[Any], bool]] = {  # of requests, with what their values have to be
@@ -66,21 +68,37 @@ _KEYWORDS: dict[str, Callable[[Any], bool]] = {  # of requests, with what their 
     "required": lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
     "multipleOf": lambda value: _is_number(value) and value > 0,
 }
-_LATER_WINS = ("description", "default", "deprecated")  # where `allOf` merges
-_MERGED: dict[str, Callable[[Any, Any], Any]] = {
+
+
+def _common_types(first: list[str], second: list[str]) -> list[str]:
+    """The types that both allow; if there are none, those of the second."""
+    both = [kind for kind in second if kind in first or (kind == "integer" and "number" in first)]
+    return both or (["integer"] if "integer" in first and "number" in second else second)
+
+
+_MERGED: dict[str, Callable[[Any, Any], Any]] = {  # by `allOf`: one value of two
     **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), max),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
-    "required": lambda first, second: list(dict.fromkeys([*first, *second])),
-    "allOf": lambda first, second: [*first, *second],
+    **dict.fromkeys(("description", "default", "deprecated", "prefixItems"), lambda _, second: second),
+    **dict.fromkeys(("items", "propertyNames", "required"), add),
+    "type": _common_types,
+    "properties": lambda first, second: first | {name: first.get(name, ()) + part for name, part in second.items()},
     "additionalProperties": lambda first, second: first if second is False else second,
 }
-_LISTS = ("anyOf", "allOf", "prefixItems")
-_NESTING = ("properties", "items", "additionalProperties", *_LISTS)
-_COMPOSED = ("$ref", "anyOf", "allOf")
+
+
+class _Outline(msgspec.Struct, eq=False):
+    """One level of a schema."""
+
+    part: SchemaPart  # what was read: as long as it lives, its ids are its own
+    schema: Schema  # with a SchemaPart for each schema inside of it
+    brief: Schema  # what stands for it where it has no room; the schema itself if it is small and has no parts
+    name: str  # of what its references lead to
+    cost: int | None = None  # the bytes that the schema needs in the place of its brief, with briefs inside of it
 
 
 class Schemas:
-    """The schemas of one document, of requests or of responses. Converted ones share their parts: never change one."""
+    """The schemas of one document, of requests or of responses."""
 
     def __init__(
         self, document: Document, describe: Callable[[str], str], notes: list[str], *, is_response: bool = False
@@ -90,157 +108,202 @@ class Schemas:
         self._notes = notes
         self._is_response = is_response
         self._hidden = "writeOnly" if is_response else "readOnly"
-        self._known: dict[str, Schema] = {}  # by the key of their references
-        self._open: set[str] = set()  # those that are being converted
-        self._names: dict[str, str] = {}  # of the ones that are kept as `$ref`
-        self._references: dict[str, tuple[str, str]] = {}  # by these names: a reference, and the file it is in
+        self._outlines: dict[tuple[int, ...], _Outline] = {}  # by the ids of what was read
+        self._targets: dict[tuple[str, str], Source] = {}  # by their references, and the files of these
+        self._names: dict[int, str] = {}  # of the targets, by their ids
         self._patterns: dict[str, bool] = {}
-        self._bad_patterns = 0
-        self._measured: dict[tuple[int, int], tuple[int, frozenset[str], Schema]] = {}
-        self._level = 0
         self._steps = 0
 
-    def convert(self, node: Any, base: str) -> Schema:
-        """The JSON Schema of a schema in the file `base`; one that is broken or nested too deeply accepts anything."""
-        self._count(1)
-        if not isinstance(node, dict) or self._level >= MAX_LEVELS:
-            return {}
-        self._level += 1
-        try:
-            parts = [self.convert(each, base) for each in _as_list(node.get("allOf"))]
-            if isinstance(node.get("$ref"), str):
-                parts.append(self._follow(node["$ref"], base))
-            own = self._own(node, base)
-            schema = reduce(self._merge, [*parts, own]) if parts else own
-        finally:
-            self._level -= 1
-        if "required" in schema and "properties" in schema and not schema.keys() & {*_COMPOSED}:
-            needed = [name for name in schema["required"] if name in schema["properties"]]
-            schema = {**schema, "required": needed}
-        return _allow_null(schema) if node.get("nullable") is True and not self._is_response else schema
+    def read(self, part: SchemaPart) -> Schema:
+        """One level of a schema, with a SchemaPart for each schema inside of it. Never change it."""
+        return self._outline(part).schema
 
-    def expand(self, schema: Schema) -> Schema:
-        """The schema with a `$ref` at its root replaced by what it means."""
-        for _ in range(MAX_LEVELS):
-            if "$ref" not in schema:
-                break
-            rest = {key: value for key, value in schema.items() if key != "$ref"}
-            schema = self._merge(self._definition(schema["$ref"].removeprefix("#/$defs/")), rest)
-        return schema
+    def build(self, outline: Schema, most: int) -> tuple[Schema, bool] | None:
+        """The whole schema in at most so many bytes, and whether parts of it are cut down to their types; or None."""
+        built = self._build(outline, most, keep_recursion=True)
+        return built if built is None or _is_usable(built[0]) else self._build(outline, most, keep_recursion=False)
 
-    def bound(self, schema: Schema, most: int, levels: tuple[int, ...] = LEVELS) -> tuple[Schema, bool] | None:
-        """The schema with its `$defs` in at most so many bytes, and whether deeper levels are cut off.
+    def _build(self, outline: Schema, most: int, *, keep_recursion: bool) -> tuple[Schema, bool] | None:
+        names: dict[_Outline, str] = {}
+        definitions: dict[str, Schema] = {}
+        inner: list[tuple[Place, SchemaPart]] = []
+        root = self._opened(outline, inner)
+        left, is_cut = most - len(_json(root)), False
+        queue = deque((place, part, dict[_Outline, Place]()) for place, part in inner)
+        while queue:
+            (holder, at), part, above = queue.popleft()
+            found = self._outline(part)
+            is_repeated = found.name and (found in above or found in names)
+            cost = MAX_REFERENCE if is_repeated else self._cost(found)
+            if cost > left or len(above) == MAX_LEVELS or (is_repeated and not keep_recursion):
+                is_cut = True  # its brief stays
+                continue
+            left -= cost
+            if is_repeated:  # the first of them becomes the definition
+                upper, place = above.get(found, (holder, at))
+                if found not in names:
+                    names[found] = free_name(found.name, definitions, 2)
+                    definitions[names[found]] = upper[place]
+                holder[at] = upper[place] = {"$ref": f"#/$defs/{names[found]}"}
+            else:
+                holder[at] = self._opened(found.schema, inner := [])
+                above = {**above, found: (holder, at)}
+                queue.extend((place, part, above) for place, part in inner)
+        if definitions:
+            root["$defs"] = definitions
+        return None if left < 0 else (root, is_cut)
 
-        None if it does not fit, or if the validator would refuse it.
-        """
-        for level in levels:
-            size, names = self._measure_all(schema, level)
-            if size <= most:
-                bounded = self._cut(schema, level)
-                if names:
-                    bounded["$defs"] = {name: self._cut(self._definition(name), level) for name in names}
-                if self._is_usable(bounded, size):
-                    return bounded, level != levels[0]
-        return None
+    def _opened(self, value: Any, places: list[tuple[Place, SchemaPart]]) -> Any:
+        """A copy with briefs in the place of parts, and the places where there is more to say."""
+        self._count(len(value))
+        copy = value.copy()
+        for at, each in list(value.items() if isinstance(value, dict) else enumerate(value)):
+            if isinstance(each, tuple):
+                found = self._outline(each)
+                copy[at] = found.brief
+                if found.brief is not found.schema:
+                    places.append(((copy, at), each))
+            elif isinstance(each, (dict, list)):
+                copy[at] = self._opened(each, places)
+        return copy
+
+    def _cost(self, outline: _Outline) -> int:
+        if outline.cost is None:
+            outline.cost = len(_json(self._opened(outline.schema, []))) - len(_json(outline.brief))
+        return outline.cost
+
+    def _outline(self, part: SchemaPart) -> _Outline:
+        node, base = part[0]
+        if len(part) == 1 and isinstance(node, dict) and node.keys() == {"$ref"}:
+            part = (self._target(node["$ref"], base),)  # all references to it share one outline
+        ids = tuple(id(node) for node, _ in part)
+        if ids not in self._outlines:
+            sources = self._sources(part)
+            schema = self._read(sources)
+            name = next((self._names[id(node)] for node, _ in sources if id(node) in self._names), "")
+            self._outlines[ids] = _Outline(part, schema, _brief(schema), name)
+        return self._outlines[ids]
+
+    def _target(self, reference: Any, base: str) -> Source:
+        key = (str(reference), base)
+        if key not in self._targets:
+            try:
+                self._targets[key] = self._document.resolve(*key)
+                name = re.sub(r"[^A-Za-z0-9_.-]+", "_", key[0].rpartition("/")[2])[:60] or "schema"
+                self._names[id(self._targets[key][0])] = name
+            except BadReference as problem:
+                self._notes.append(f"{key[0][:200]}: {problem}; values of it are not checked")
+                self._targets[key] = _ANY[0]
+        return self._targets[key]
+
+    def _sources(self, part: SchemaPart) -> list[Source]:
+        """All schemas that a value has to fit, with what references and `allOf` lead to; the last one says most."""
+        stack, found = [*part], dict[int, Source]()
+        while stack:
+            node, base = stack.pop()
+            if not isinstance(node, dict) or id(node) in found:
+                continue
+            found[id(node)] = (node, base)
+            alone = [each for word in _UNIONS if len(each := as_list(node.get(word))) == 1]
+            stack += [(each, base) for each in chain(as_list(node.get("allOf")), *alone)]
+            if "$ref" in node:
+                stack.append(self._target(node["$ref"], base))
+        self._count(len(found))
+        return [*reversed(found.values())]
 
     def _count(self, steps: int) -> None:
         self._steps += steps
         if self._steps > MAX_STEPS:
             raise SetupError("the document: its schemas are too large, or multiply; choose operations by only=[…]")
 
-    def _follow(self, reference: str, base: str) -> Schema:
-        try:
-            target = self._document.resolve(reference, base)
-        except BadReference as problem:
-            note = f"{reference[:200]}: {problem}; values of it are not checked"
-            if note not in self._notes:
-                self._notes.append(note)
-            return {}
-        key = target.key
-        if key in self._open or (key not in self._known and self._level > MAX_LEVELS // 2):
-            return {"$ref": f"#/$defs/{self._name(key, reference, base)}"}
-        if key not in self._known:
-            self._open.add(key)
-            try:
-                self._known[key] = self.convert(target.value, target.base)
-            finally:
-                self._open.remove(key)
-        return {"$ref": f"#/$defs/{self._names[key]}"} if key in self._names else self._known[key]
-
-    def _name(self, key: str, reference: str, base: str) -> str:
-        if key not in self._names:
-            name = stem = re.sub(r"[^A-Za-z0-9_.-]+", "_", key.rpartition("/")[2])[:60] or "schema"
-            while name in self._references:
-                name = f"{stem}_{len(self._references)}"
-            self._names[key] = name
-            self._references[name] = (reference, base)
-        return self._names[key]
-
-    def _definition(self, name: str) -> Schema:
-        reference, base = self._references[name]
-        key = self._document.resolve(reference, base).key
-        if key not in self._known:
-            self._follow(reference, base)
-        return self._known[key]
+    def _read(self, sources: list[Source]) -> Schema:
+        schema: Schema = {}
+        for node, base in sources:
+            for key, value in self._own(node, base).items():
+                if key not in schema:
+                    schema[key] = value
+                elif key in _MERGED:
+                    schema[key] = _MERGED[key](schema[key], value)
+                elif value != schema[key]:  # for example a second pattern
+                    schema.setdefault("allOf", []).append((({key: value}, base),))
+        self._add_unions(schema, sources)
+        if "required" in schema:
+            schema["required"] = list(dict.fromkeys(schema["required"]))
+        if "properties" in schema:
+            self._finish_properties(schema)
+        elif "object" in schema.get("type", ()) and "anyOf" not in schema:
+            schema.setdefault("additionalProperties", True)
+        if self._is_response or any(node.get("nullable") is True and "type" not in node for node, _ in sources):
+            _allow_null(schema, is_response=self._is_response)
+        if len(types := schema.get("type", ())) == 1:
+            schema["type"] = types[0]
+        return schema
 
     def _own(self, node: Schema, base: str) -> Schema:
-        """The keywords of a schema itself, without `allOf` and `$ref`."""
+        """The keywords of a schema itself."""
         types = _types(node)
         own = {} if self._is_response else self._assertions(node, types)
         if isinstance(text := node.get("description"), str) and (text := self._describe(text)):
             own["description"] = text
-        if self._is_response and types:
-            types = [*(kind for kind in types if kind != "null"), "null"]
         if types:
-            own["type"] = types[0] if len(types) == 1 else types
+            own["type"] = types
+        if "array" in types:
+            own["items"] = ((node.get("items"), base),)
+            if members := as_list(node.get("prefixItems")):
+                own["prefixItems"] = [((each, base),) for each in members]
         if "object" in types:
             self._add_properties(own, node, base)
-        if "array" in types:
-            own["items"] = self.convert(node.get("items"), base)
-            if members := _as_list(node.get("prefixItems")):
-                own["prefixItems"] = [self.convert(each, base) for each in members]
-        for union in filter(None, (_as_list(node.get(word)) for word in ("anyOf", "oneOf"))):
-            members = [self.convert(each, base) for each in union]
-            own = self._merge(own, members[0] if len(members) == 1 else {"anyOf": members})
         return own
 
     def _add_properties(self, own: Schema, node: Schema, base: str) -> None:
-        given = as_object(node.get("properties"))
-        shown = {name: each for name, each in given.items() if each is not False and not self._is_hidden(each, base)}
-        if shown:
-            own["properties"] = {name: self.convert(each, base) for name, each in shown.items()}
-        free = node.get("additionalProperties", True)
-        if isinstance(free, dict) and free:
-            own["additionalProperties"] = self.convert(free, base)
-        elif free is False and not self._is_response and "patternProperties" not in node:
-            own["additionalProperties"] = False
-        elif node.get("additionalProperties") is True or not (given or node.keys() & {*_COMPOSED, "oneOf"}):
-            own["additionalProperties"] = True
+        if given := as_object(node.get("properties")):
+            self._count(len(given))
+            own["properties"] = {name: ((each, base),) for name, each in given.items()}
+        others = node.get("additionalProperties")
+        if isinstance(others, dict):
+            own["additionalProperties"] = ((others, base),) if others else True
+        elif others is True or (others is False and not self._is_response and "patternProperties" not in node):
+            own["additionalProperties"] = others
+        if isinstance(names := node.get("propertyNames"), dict) and not self._is_response:
+            own["propertyNames"] = ((names, base),)
 
-    def _is_hidden(self, node: Any, base: str) -> bool:
-        if not isinstance(node, dict):
-            return False
-        try:
-            target = self._document.follow(node, base)[0] if "$ref" in node else node
-        except BadReference:
-            return False
-        return node.get(self._hidden) is True or as_object(target).get(self._hidden) is True
+    def _finish_properties(self, schema: Schema) -> None:
+        """Leaves out what only the other side sends, and adds what is required without a description."""
+        shown = {name: part for name, part in schema["properties"].items() if not self._is_hidden(part)}
+        if required := schema.get("required"):
+            schema["required"] = [name for name in required if name in shown or name not in schema["properties"]]
+            shown = shown if "anyOf" in schema else dict.fromkeys(schema["required"], _ANY) | shown
+        schema["properties"] = shown
+
+    def _is_hidden(self, part: SchemaPart) -> bool:
+        return part[0][0] is False or any(node.get(self._hidden) is True for node, _ in self._sources(part))
+
+    def _add_unions(self, schema: Schema, sources: list[Source]) -> None:
+        """Adds `anyOf` and `oneOf`, but for one that has a source among its members: it says nothing more."""
+        ids = {id(node) for node, _ in sources}
+        unions = list[Source]()
+        for node, base in sources:
+            for members in (as_list(node.get(word)) for word in _UNIONS):
+                targets = (self._target(each["$ref"], base)[0] for each in members if "$ref" in as_object(each))
+                if len(members) > 1 and not any(id(target) in ids for target in targets):
+                    unions.append(({"anyOf": members, "discriminator": node.get("discriminator")}, base))
+        if len(unions) == 1:
+            union, base = unions[0]
+            schema["anyOf"] = [((each, base), *_discriminated(each, union, base)) for each in union["anyOf"]]
+        elif unions:
+            schema["allOf"] = [*schema.get("allOf", ()), *((each,) for each in unions)]
 
     def _assertions(self, node: Schema, types: list[str]) -> Schema:
         own = {key: value for key, value in node.items() if key in _KEYWORDS and _KEYWORDS[key](value)}
         for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
             if node.get(exclusive) is True and limit in own:  # as in OpenAPI 3.0
                 own[exclusive] = own.pop(limit)
-        if "required" in own:
-            own["required"] = list(dict.fromkeys(own["required"]))
         if own.get("format") in _UNLIKE or "string" not in types:
             own.pop("format", None)
         if "pattern" in own and not self._is_light(own["pattern"]):
             del own["pattern"]
-        if types == ["string"] and "enum" in own:  # YAML reads 1.0 and true as other things than texts
-            own["enum"] = [value if isinstance(value, str) else _json(value).decode() for value in own["enum"]]
-        if "default" in own and not _fits(own["default"], types, own):
-            del own["default"]
+        if "enum" in own:
+            own["enum"] = _choices(node, types)
         media = own.get("contentMediaType")
         if media and "contentEncoding" not in own and not _TEXT_MEDIA.match(media):
             own["format"] = "binary"
@@ -250,155 +313,83 @@ class Schemas:
 
     def _is_light(self, pattern: str) -> bool:
         """Whether the validator takes a pattern, and is fast with it."""
-        is_allowed = len(self._patterns) < MAX_PATTERNS and self._bad_patterns < MAX_BAD_PATTERNS
-        if pattern not in self._patterns and is_allowed:
+        if pattern not in self._patterns and len(self._patterns) < MAX_PATTERNS:
             try:
                 is_light = len(pattern) <= MAX_PATTERN and Pattern(pattern, where="").max_text == sys.maxsize
             except SetupError:
                 is_light = False
             self._patterns[pattern] = is_light
             if not is_light:
-                self._bad_patterns += 1
                 self._notes.append(f"the pattern {pattern[:200]} is not checked: it is slow, or of another dialect")
         return self._patterns.get(pattern, False)
 
-    def _merge(self, first: Schema, second: Schema, level: int = 0) -> Schema:
-        """One schema for both, as in `allOf`. What can't be merged stays in an `allOf`; in responses it is left out."""
-        self._count(len(first) + len(second))
-        merged, rest = {**first, **second}, {}
-        for key in [key for key in first if key in second and key not in _LATER_WINS]:
-            one, other = first[key], second[key]
-            if key == "properties":
-                same = [name for name in one if name in other and one[name] is not other[name]]
-                both = {name: self._merge_values(one[name], other[name], level) for name in same}
-                merged[key] = {**one, **other, **both}
-            elif key in ("items", "additionalProperties") and isinstance(one, dict) and isinstance(other, dict):
-                merged[key] = self._merge_values(one, other, level)
-            elif key in _MERGED:
-                merged[key] = _MERGED[key](one, other)
-            elif key == "type" and (types := _common_types(one, other)):
-                merged[key] = types
-            elif key in _LISTS or one != other:
-                merged[key], rest[key] = one, other
-        if self._is_response:
-            return {key: value for key, value in merged.items() if key not in rest}
-        return {**merged, "allOf": [*merged.get("allOf", ()), rest]} if rest else merged
 
-    def _merge_values(self, first: Schema, second: Schema, level: int) -> Schema:
-        return self._merge(first, second, level + 1) if level < MAX_MERGED_LEVELS else {"allOf": [first, second]}
-
-    def _measure_all(self, schema: Schema, level: int) -> tuple[int, list[str]]:
-        """The bytes of a schema with its `$defs`, and the names of these."""
-        size, found, _ = self._measure(schema, level)
-        names = sorted(found)
-        for name in names:  # grows
-            more, found, _ = self._measure(self._definition(name), level)
-            size += more + len(name) + 12
-            names += sorted(found.difference(names))
-        return size, names
-
-    def _measure(self, schema: Schema, level: int) -> tuple[int, frozenset[str], Schema]:
-        """The bytes of a schema that is cut at a level, the names of its `$ref`s, and itself, so that its id stays."""
-        key = (id(schema), level)
-        if key not in self._measured:
-            self._count(1)
-            if not schema.keys() & {*_NESTING, "$ref"} or level == 0:
-                self._measured[key] = len(_json(schema if level else _open(schema))), frozenset(), schema
-            else:
-                size = len(_json({key: value for key, value in schema.items() if key not in _NESTING}))
-                names = {schema["$ref"].removeprefix("#/$defs/")} if "$ref" in schema else set()
-                for keyword, name, part in _parts(schema):
-                    inner, more, _ = self._measure(part, level - 1)
-                    size += inner + len(name) + len(keyword)
-                    names |= more
-                self._measured[key] = size, frozenset(names), schema
-        return self._measured[key]
-
-    def _cut(self, schema: Schema, level: int) -> Schema:
-        """A copy of a schema with so many levels; what is deeper may be anything of its type."""
-        if level == 0:
-            return _open(schema)
-        copy = dict(schema)
-        for keyword in [keyword for keyword in schema if keyword in _NESTING]:
-            value = schema[keyword]
-            if keyword == "properties":
-                copy[keyword] = {name: self._cut(part, level - 1) for name, part in value.items()}
-            elif isinstance(value, list):
-                copy[keyword] = [self._cut(part, level - 1) for part in value]
-            elif isinstance(value, dict):
-                copy[keyword] = self._cut(value, level - 1)
-        return copy
-
-    def _is_usable(self, schema: Schema, size: int) -> bool:
-        """Whether the validator takes a schema; a small one without references is sure to pass."""
-        try:
-            if "$defs" in schema or size > 16 * 1024:
-                SchemaDocument(schema, "", SchemaLimits())
-        except SetupError:
-            return False
-        return True
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+def free_name(name: str, taken: Container[str], number: int) -> str:
+    """The name, with a number at its end if it is taken: the given one, or one above it."""
+    free = name
+    while free in taken:
+        free = f"{name[: 63 - len(str(number))]}_{number}"
+        number += 1
+    return free
 
 
 def _types(node: Schema) -> list[str]:
     """The types that a schema names; if it names none, those that its keywords are for."""
     given = node.get("type")
-    if named := [kind for kind in (given if isinstance(given, list) else [given]) if kind in [*_PYTHON_TYPES]]:
-        return list(dict.fromkeys(named))
-    if "properties" in node:
-        return ["object"]
-    if "items" in node:
-        return ["array"]
-    enum = _as_list(node.get("enum"))
-    return ["string"] if enum and all(isinstance(value, str) for value in enum) else []
+    enum = as_list(node.get("enum"))
+    types = [kind for kind in (given if isinstance(given, list) else [given]) if kind in _TYPES]
+    if not types and ("properties" in node or "items" in node):
+        types = ["object" if "properties" in node else "array"]
+    elif not types and enum and all(isinstance(value, str) for value in enum):
+        types = ["string"]
+    return list(dict.fromkeys([*types, "null"] if types and node.get("nullable") is True else types))
 
 
-def _common_types(first: str | list[str], second: str | list[str]) -> str | list[str]:
-    """The types that both allow; empty if there are none."""
-    one, other = ({kinds} if isinstance(kinds, str) else {*kinds} for kinds in (first, second))
-    both = sorted((one & other) | ({"integer"} if {"integer", "number"} <= one ^ other else set()))
-    return both[0] if len(both) == 1 else both
+def _choices(node: Schema, types: list[str]) -> list[Any]:
+    """The values of an enum. YAML reads 1.0 and true as other things than texts; `nullable` means null too."""
+    enum: list[Any] = node["enum"]
+    if {"string"} <= {*types} <= {"string", "null"}:
+        enum = [value if isinstance(value, str) or value is None else _json(value).decode() for value in enum]
+    return [*enum, None] if node.get("nullable") is True and None not in enum else enum
 
 
-def _fits(value: Any, types: list[str], schema: Schema) -> bool:
-    """Whether a default has a type of its schema and is among its values."""
-    if isinstance(value, bool):
-        has_type = "boolean" in types
-    else:
-        has_type = any(isinstance(value, _PYTHON_TYPES[kind]) for kind in types)
-    return (has_type or not types) and value in schema.get("enum", [value])
+def _allow_null(schema: Schema, *, is_response: bool) -> None:
+    if "type" in schema:
+        schema["type"] = [*(kind for kind in schema["type"] if kind != "null"), "null"]
+    if "anyOf" in schema and not is_response:  # there every type allows null
+        schema["anyOf"] = [*schema["anyOf"], _NULL]
+    if None not in schema.get("enum", [None]):
+        schema["enum"] = [*schema["enum"], None]
 
 
-def _allow_null(schema: Schema) -> Schema:
-    types = schema.get("type")
-    if types is None or schema.keys() & {*_COMPOSED, "const"}:
-        return {"anyOf": [schema, {"type": "null"}]} if schema.keys() & {*_COMPOSED, "const", "enum"} else schema
-    types = [types] if isinstance(types, str) else types
-    allowed = {**schema, "type": [*(kind for kind in types if kind != "null"), "null"]}
-    return {**allowed, "enum": [*schema["enum"], None]} if None not in schema.get("enum", [None]) else allowed
+def _discriminated(member: Any, union: Schema, base: str) -> list[Source]:
+    """What the discriminator of a union says about one of its members."""
+    discriminator = as_object(union["discriminator"])
+    name, mapping = discriminator.get("propertyName"), as_object(discriminator.get("mapping"))
+    reference = as_object(member).get("$ref")
+    values = [value for value, target in mapping.items() if reference in (target, f"#/components/schemas/{target}")]
+    if not isinstance(name, str) or len(values) != 1:
+        return []
+    return [({"type": "object", "properties": {name: {"const": values[0]}}, "required": [name]}, base)]
 
 
-def _parts(schema: Schema) -> Iterator[tuple[str, str, Schema]]:
-    """The schemas directly inside of a schema, with their keywords and names."""
-    for name, part in schema.get("properties", {}).items():
-        yield "", name + '"":', part
-    for keyword in _LISTS:
-        yield from ((keyword, "", part) for part in schema.get(keyword, ()))
-    for keyword in ("items", "additionalProperties"):
-        if isinstance(schema.get(keyword), dict):
-            yield keyword, '"":', schema[keyword]
-
-
-def _open(schema: Schema) -> Schema:
+def _brief(schema: Schema) -> Schema:
     """A schema that says no more than its type and description; the whole schema if it is small and has no parts."""
-    if not schema.keys() & {*_NESTING, "$ref"} and len(_json(schema)) <= MAX_LEAF:
+    if not schema.keys() & _NESTING and len(_json(schema)) <= MAX_LEAF:
         return schema
-    kept: Schema = {key: schema[key] for key in ("type", "description") if key in schema}
-    if "description" in kept:
-        kept["description"] = kept["description"][:100]
-    types = kept.get("type", ())
-    kept |= {"items": {}} if "array" in types else {}
-    return kept | ({"additionalProperties": True} if "object" in types else {})
+    brief: Schema = {key: schema[key] for key in ("type", "description") if key in schema}
+    if "description" in brief:
+        brief["description"] = brief["description"][:100]
+    types = brief.get("type", ())
+    brief |= {"items": {}} if "array" in types else {}
+    return brief | ({"additionalProperties": True} if "object" in types else {})
+
+
+def _is_usable(schema: Schema) -> bool:
+    """Whether the validator takes a schema: it refuses references that multiply, or lead in circles."""
+    try:
+        if "$defs" in schema:
+            SchemaDocument(schema, "", SchemaLimits())
+    except SetupError:
+        return False
+    return True
