@@ -26,13 +26,14 @@ SHORT, LONG = 25, 10_000  # operations of each; the long form has all of them
 OF_ALL_TOOLS = {"tool-count-limit"}  # an error of no tool: large catalogues are what tool search is for
 HANG = 60  # seconds for an import; only a hang needs them. What it really takes is measured by the benchmarks
 MAPPING = "its discriminator names files that do not exist"
-UNDESCRIBED = "it requires a property that it does not describe"
 ANY_OF = "openapi-core applies readOnly to a parameter, if it is in a union"
 FORM = "openapi-core leaves the values of maps, and all but the first branch of unions, as text in forms"
 MULTIPART = "openapi-core applies a style to a part of a multipart body, which has none"
 EMPTY = "its schema asks for an empty text, which openapi-core refuses in a query"
 NO_SCHEMA = "a property stands in the place of a keyword, where openapi-core gives up"
+CONTRADICTION = "it requires a property that it does not describe, and allows no such properties"
 OBJECTS = "there is no way to write a list of objects in a query"
+EMPTY_OBJECTS = "there is no way to write an empty object in a list of a form"
 UNJUDGED = {  # operations whose request is made, but not judged, and why
     ("digitalocean", "post /v2/droplets/{droplet_id}/actions"): MAPPING,
     ("digitalocean", "post /v2/volumes/actions"): MAPPING,
@@ -40,18 +41,18 @@ UNJUDGED = {  # operations whose request is made, but not judged, and why
     ("digitalocean", "get /v2/account/keys/{ssh_key_identifier}"): ANY_OF,
     ("digitalocean", "put /v2/account/keys/{ssh_key_identifier}"): ANY_OF,
     ("digitalocean", "delete /v2/account/keys/{ssh_key_identifier}"): ANY_OF,
-    ("digitalocean", "post /v2/uptime/checks"): UNDESCRIBED,
-    ("box", "post /oauth2/revoke"): UNDESCRIBED,
-    ("jira", "put /rest/api/3/issuesecurityschemes/{schemeId}/level/{levelId}/member"): UNDESCRIBED,
-    ("jira", "post /rest/api/3/screenscheme"): UNDESCRIBED,
     ("jira", "get /rest/api/3/project/search"): OBJECTS,
+    ("jira", "put /rest/api/3/issuesecurityschemes/{schemeId}/level/{levelId}/member"): CONTRADICTION,
+    ("jira", "post /rest/api/3/screenscheme"): CONTRADICTION,
     ("codat", "post /companies/{companyId}/connections/{connectionId}/push/items"): NO_SCHEMA,
+    ("stripe", "post /v1/checkout/sessions"): EMPTY_OBJECTS,
     ("stripe", "post /v1/coupons"): FORM,
     ("stripe", "post /v1/customers/{customer}/subscriptions"): FORM,
     ("stripe", "post /v1/plans"): FORM,
     ("stripe", "post /v1/prices"): FORM,
     ("stripe", "post /v1/prices/{price}"): FORM,
     ("stripe", "post /v1/shipping_rates"): FORM,
+    ("stripe", "post /v1/subscriptions"): FORM,
     ("stripe", "post /v1/subscription_items/{subscription_item}/usage_records"): FORM,
     ("stripe", "post /v1/files"): MULTIPART,
     ("stripe", "get /v1/invoices/upcoming/lines"): EMPTY,

@@ -78,10 +78,8 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     argument: str  # of the tool
     name: str  # at the API
     place: str  # "path", "query" or "header"
-    required: bool = False
     style: str = "form"  # simple, label, matrix, form, spaceDelimited, pipeDelimited or deepObject
     explode: bool = True
-    allow_reserved: bool = False
     is_json: bool = False  # it is described by `content`: its value is JSON text
 
 
@@ -91,7 +89,6 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str | None = None
     style: str | None = None
     explode: bool = True
-    allow_reserved: bool = False
     is_binary: bool = False  # the argument is base64; its bytes are sent as a file
 
 
@@ -420,10 +417,8 @@ class _Reader:
             argument=arguments.add(name, place, schema, required=required),
             name=name,
             place=place,
-            required=required,
             style=style,
             explode=node["explode"] if isinstance(node.get("explode"), bool) else style == "form",
-            allow_reserved=node.get("allowReserved") is True,
             is_json=bool(_JSON.fullmatch(media)),
         )
 
@@ -469,7 +464,6 @@ class _Reader:
                     content_type=media_type if _MEDIA_TYPE.fullmatch(media_type) else None,
                     style=style if style in STYLES["query"] else None,
                     explode=explode if isinstance(explode, bool) else style in (None, "form"),
-                    allow_reserved=encoding.get("allowReserved") is True,
                     is_binary=is_binary,
                 )
         return parts
