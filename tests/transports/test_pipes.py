@@ -276,8 +276,8 @@ def test_a_callback_that_fails_is_in_the_log(caplog: pytest.LogCaptureFixture) -
         await asyncio.sleep(0)
 
     run_process(main, ThreadPool())
-    (logged,) = caplog.records
-    assert (logged.name, logged.levelname) == ("dovetail", "ERROR")
+    (logged,) = [each for each in caplog.records if each.name == "dovetail"]  # threads of earlier tests may log, too
+    assert logged.levelname == "ERROR"
     assert "pop from empty list" in caplog.text
 
 
