@@ -28,7 +28,7 @@ _STOP_WORDS = """
     a about all also am an and any are as at be been but by can could did do does for from had has have how i if in
     into is it its just let like may me might must my need of on or our out over please s shall should so some t than
     that the their them then there these they this those to too up us use used uses using ve want was we were what
-    where which why will with would you your
+    where which who why will with would you your
 """
 # Words that APIs and people use for one another. A term for each of their groups is indexed beside them.
 _SYNONYMS = """
@@ -44,7 +44,7 @@ _SYNONYMS = """
     difference, convert transform translate format, wait pause sleep delay, pay payment charge, buy purchase
     order, assign delegate give, sort order rank, archive hide, restore undo recover revert, watch monitor
     observe track follow, picture image photo screenshot capture snapshot, folder directory, file document,
-    people person user member account profile who, contact customer client, ticket issue bug task problem,
+    people person user member account profile, contact customer client, ticket issue bug task problem,
     repository repo project codebase, pull merge pr mr, meeting event appointment calendar, mail email inbox,
     message chat conversation thread discussion, comment remark note discussion feedback, reaction emoji like,
     website site page url web internet online, bill invoice receipt, place location address spot, direction
