@@ -16,6 +16,7 @@ from dovetail.openapi.document import BadReference, Document, as_list, as_object
 from dovetail.openapi.schemas import Schema, SchemaPart, Schemas, free_name
 from dovetail.protocol.types import TAGS_KEY, ToolAnnotations, ToolDefinition
 from dovetail.registry.registration import did_you_mean
+from dovetail.schema.explain import excerpt
 
 Names = Mapping[str, str] | Callable[[str | None, str, str], str] | None  # by operationId; or of it, method and path
 
@@ -238,18 +239,24 @@ def _name_all(entries: list[_Entry], names: Names, report: Report) -> list[tuple
         raise SetupError(f"names= has {word!r}, and no operation has this operationId{did_you_mean(word, ids)}")
     given = [_given_name(entry, names) for entry in entries]
     taken = Counter(filter(None, given))
-    named = []
+    named, changed = [], []
     for name, entry in zip(given, entries, strict=True):
         if name is None:
             wanted = _default_name(entry)
             name = free_name(wanted, taken, taken[wanted] + 1)
             if name != wanted:
                 report.notes.append(f"{entry.place}: its tool is called {name}, because {wanted} is taken")
+            elif entry.id not in (None, name):
+                changed.append((name, entry))
             taken.update({name, wanted})
         elif taken[name] > 1 or not _NAME.fullmatch(name):
             allowed = "1 to 64 letters, digits, _ or -, and each name once"
             raise SetupError(f"names= gives {name!r} to {entry.place}; use {allowed}")
         named.append((name, entry))
+    for name, entry in changed[:1]:  # often they are all of a document
+        more = f"; {len(changed) - 1} others are changed alike" if len(changed) > 1 else ""
+        why = f"because {excerpt(entry.id)} is no name of a tool{more}"
+        report.notes.append(f"{entry.place}: its tool is called {name}, {why}")
     return named
 
 
