@@ -455,6 +455,16 @@ def test_a_broken_reference_in_a_schema_opens_it() -> None:
     assert "never opened" in report.notes[0]
 
 
+def test_references_in_a_circle_are_reported() -> None:
+    a, b, any_value = ({"$ref": f"#/components/schemas/{name}"} for name in ("A", "B", "Any"))
+    schemas = {"A": b, "B": a, "Any": True}
+    used = {"/a": a, "/b": {"type": "array", "items": b}, "/c": any_value}
+    paths = {path: {"post": body(schema)} for path, schema in used.items()}
+    found, report = read({"paths": paths, "components": {"schemas": schemas}})
+    assert found["post_a"].definition.input_schema["properties"]["body"] == {}
+    assert report.notes == ["the schema A: its references lead in a circle; values of it are not checked"]
+
+
 PETS: dict[str, Any] = {
     "openapi": "3.1.0",
     "info": {"title": "Pets", "version": "1"},

@@ -208,6 +208,11 @@ class Schemas:
             stack += [(each, base) for each in chain(as_list(node.get("allOf")), *alone)]
             if "$ref" in node:
                 stack.append(self._target(node["$ref"], base))
+        if found and all(node.keys() == {"$ref"} for node, _ in found.values()):
+            ids = [id(self._target(node["$ref"], base)[0]) for node, base in found.values()]
+            if found.keys() >= {*ids}:
+                name = min(self._names[each] for each in ids)
+                self._notes.append(f"the schema {name}: its references lead in a circle; values of it are not checked")
         self._count(len(found))
         return [*reversed(found.values())]
 
