@@ -360,6 +360,27 @@ def test_a_scheme_that_the_document_lacks_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"auth": 5}, "auth= gives something that is no token"),
+        ({"auth": ("ada", "password of ada")}, "auth= gives something that is no token"),
+        ({"auth": {"token": ""}}, "auth= gives something that is no token"),
+        ({"names": ["a"]}, "names=.* must be a dict by operationId, or a function"),
+        ({"names": lambda *_: 5}, "names= gives 5 to GET /x"),
+        ({"only": [5]}, "only=.* must be patterns"),
+        ({"only": []}, "only=.* must be patterns"),
+        ({"base_url": 5}, "base_url=5 is not possible; it must be a URL"),
+        ({"max_description_tokens": "9"}, "max_description_tokens=.* must be a whole number"),
+        ({"source": object()}, "its source must be .* an app is given to OpenApi.from_app, not object"),
+    ],
+)
+def test_options_that_are_not_possible_are_refused_by_name(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(SetupError, match=text) as caught:
+        OpenApi(**{"source": spec("/x", schemes=SCHEMES), "base_url": "http://x", **options})
+    assert "password" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("scheme", "secret", "shown"),
     [
         ("token", SECRET, SECRET),

@@ -54,7 +54,7 @@ class Document:
         self.base = ""  # the file of the document itself
         if isinstance(source, Mapping):
             loaded: Any = _plain(source, "the document")
-        elif _URL.match(text := os.fspath(source)):
+        elif _URL.match(text := _address(source)):
             self.base, loaded = self._fetch(text)
             self.origin = self.base
         else:
@@ -165,6 +165,13 @@ class Document:
                 if not _YAML_NAME.search(where):
                     raise SetupError(f"{where}: it is no JSON: {error}") from None
         return _plain(_from_yaml(data, where), where)
+
+
+def _address(source: Any) -> str:
+    if not isinstance(source, str | os.PathLike):
+        wanted = "a path, a URL or a dict; an app is given to OpenApi.from_app"
+        raise SetupError(f"OpenApi: its source must be {wanted}, not {type(source).__name__}")
+    return str(source)
 
 
 class _SameOrigin(HTTPRedirectHandler):

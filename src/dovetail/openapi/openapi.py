@@ -5,7 +5,7 @@ import inspect
 import logging
 import re
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -71,7 +71,7 @@ class OpenApi(Server):
         *,
         base_url: str | None = None,
         auth: Secret | Mapping[str, Secret] = None,
-        only: Sequence[str] = (),
+        only: Collection[str] | None = None,
         names: Names = None,
         max_description_tokens: int = 200,
         name: str | None = None,
@@ -230,6 +230,9 @@ class ApiAuth:
     def __init__(self, given: Any, schemes: Mapping[str, Any], operations: Sequence[Operation]) -> None:
         self._given, self._schemes = given, schemes
         named = list(given) if isinstance(given, Mapping) else []
+        for source in given.values() if isinstance(given, Mapping) else [given]:
+            if not (source is None or callable(source)):
+                _checked_token(source)
         for unknown in (each for each in named if each not in schemes):
             hint = did_you_mean(unknown, schemes)
             raise SetupError(f"OpenApi: auth= names the security scheme {unknown!r}, which the document lacks{hint}")
@@ -250,9 +253,13 @@ class ApiAuth:
     async def _secret(self, scheme: str, principal: Principal | None) -> str | None:
         source = self._given.get(scheme) if isinstance(self._given, Mapping) else self._given
         secret = await call_maybe_async(source, principal) if callable(source) else source
-        if secret is not None and not (isinstance(secret, str) and secret and requests.HEADER_VALUE.fullmatch(secret)):
-            raise SetupError("OpenApi: auth= gives something that is no token; it must be one line of ASCII text")
-        return secret
+        return None if secret is None else _checked_token(secret)
+
+
+def _checked_token(secret: Any) -> str:
+    if not (isinstance(secret, str) and secret and requests.HEADER_VALUE.fullmatch(secret)):
+        raise SetupError("OpenApi: auth= gives something that is no token; it must be one line of ASCII text")
+    return secret
 
 
 def _signed(request: FetchRequest, scheme: Mapping[str, Any], secret: str) -> FetchRequest:

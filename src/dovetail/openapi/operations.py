@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any, NamedTuple
@@ -137,11 +137,15 @@ def read_operations(
     document: Document,
     *,
     base_url: str | None = None,
-    only: Sequence[str] = (),
+    only: Collection[str] | None = None,
     names: Names = None,
     max_description_tokens: int = 200,
 ) -> tuple[list[Operation], Report]:
     """The operations of a document that `only` chooses, as tools, and the report. Raises SetupError."""
+    given = {"base_url": base_url, "only": only, "names": names, "max_description_tokens": max_description_tokens}
+    for option, (is_possible, what) in _OPTIONS.items():
+        if not is_possible(given[option]):
+            raise SetupError(f"OpenApi: {option}={excerpt(given[option])} is not possible; it must be {what}")
     report = Report()
     entries = _choose(_entries(document, report), [only] if isinstance(only, str) else only)
     reader = _Reader(document, report, base_url and _checked_url(base_url, "base_url="), max_description_tokens)
@@ -161,6 +165,21 @@ def read_operations(
     if reader.texts_cut:
         report.cut.append(f"components: {reader.texts_cut} descriptions in schemas, to {max_description_tokens} tokens")
     return operations, report
+
+
+def _are_patterns(only: Any) -> bool:
+    return isinstance(only, Collection) and bool(only) and all(isinstance(each, str) for each in only)
+
+
+_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "base_url": (lambda value: value is None or isinstance(value, str), "a URL"),
+    "only": (lambda value: value is None or _are_patterns(value), 'patterns such as "GET *" and "tag:orders"'),
+    "names": (
+        lambda value: value is None or isinstance(value, Mapping) or callable(value),
+        "a dict by operationId, or a function of (operation_id, method, path)",
+    ),
+    "max_description_tokens": (lambda value: isinstance(value, int) and value >= 0, "a whole number, 0 or more"),
+}
 
 
 class _Unusable(Exception):
@@ -210,10 +229,10 @@ def _entries(document: Document, report: Report) -> list[_Entry]:
     return found
 
 
-def _choose(entries: list[_Entry], only: Sequence[str]) -> list[_Entry]:
-    """The entries that fit one of the patterns; raises SetupError for a pattern that fits none."""
+def _choose(entries: list[_Entry], only: Collection[str] | None) -> list[_Entry]:
+    """The entries that fit one of the patterns, all if there are none; raises SetupError for one that fits nothing."""
     chosen: set[int] = set()
-    for pattern in only:
+    for pattern in only or ():
         fitting = [number for number, entry in enumerate(entries) if _fits(entry, pattern)]
         if not fitting:
             known = [(each.place, each.path, each.id or "", *map("tag:{}".format, each.tags)) for each in entries]
@@ -237,7 +256,7 @@ def _name_all(entries: list[_Entry], names: Names, report: Report) -> list[tuple
     if isinstance(names, Mapping) and (unknown := names.keys() - {*ids}):
         word = min(map(str, unknown))
         raise SetupError(f"names= has {word!r}, and no operation has this operationId{did_you_mean(word, ids)}")
-    given = [_given_name(entry, names) for entry in entries]
+    given: list[Any] = [_given_name(entry, names) for entry in entries]
     taken = Counter(filter(None, given))
     named, changed = [], []
     for name, entry in zip(given, entries, strict=True):
@@ -249,7 +268,7 @@ def _name_all(entries: list[_Entry], names: Names, report: Report) -> list[tuple
             elif entry.id not in (None, name):
                 changed.append((name, entry))
             taken.update({name, wanted})
-        elif taken[name] > 1 or not _NAME.fullmatch(name):
+        elif not isinstance(name, str) or taken[name] > 1 or not _NAME.fullmatch(name):
             allowed = "1 to 64 letters, digits, _ or -, and each name once"
             raise SetupError(f"names= gives {name!r} to {entry.place}; use {allowed}")
         named.append((name, entry))
