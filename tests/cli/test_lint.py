@@ -477,3 +477,6 @@ def test_an_openapi_document_is_shown_as_tools(tmp_path: Path) -> None:
         assert found["report"]["left_out"] == []
     path.write_text("openapi: 2.0")
     assert CliRunner().invoke(main, ["lint", str(path)]).exit_code != 0
+    path = tmp_path / "swagger.json"
+    path.write_text('{"swagger": "2.0"}')
+    assert "convert it to OpenAPI 3" in CliRunner().invoke(main, ["lint", str(path)]).stderr

@@ -29,6 +29,7 @@ Examples:
   dovetail run server.py --transport http --host 0.0.0.0 --workers 4 --allowed-hosts mcp.example.com
   dovetail run server.py --transport http --state redis://127.0.0.1:6379/0
   dovetail run mcp.json --transport http           all servers that an mcp.json names, behind one URL
+  dovetail run openapi.yaml                        the operations of an HTTP API as tools, without credentials
   dovetail run https://example.com/mcp             that server over stdio, for hosts that only start commands
 
 Every option can also be set by an environment variable: --max-body-bytes by DOVETAIL_MAX_BODY_BYTES. Ctrl-C ends it,
@@ -139,7 +140,7 @@ def command(
     console_remote: bool,
     **options: Any,
 ) -> None:
-    """Serve TARGET: a Python file, file.py:name or package.module:name.
+    """Serve TARGET: a Python file, file.py:name, package.module:name or an OpenAPI document.
 
     An mcp.json is served as a gateway to all its servers, and the URL of a server as one on stdio. Without TARGET the
     bundled reference server is served.

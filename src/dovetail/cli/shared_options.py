@@ -104,7 +104,7 @@ def _parse_target(ctx: click.Context, target: str) -> ServerTarget:
         server = cli.connect.configured_server(*found)
         return ServerTarget(server.target, target, server.options, is_from_file=True)
     if problem := target_problem(target):
-        ways = "a URL with its http://, a Python program, an mcp.json, or a command after --"
+        ways = "a URL with its http://, a Python program, an mcp.json, an OpenAPI document, or a command after --"
         raise click.UsageError(f"{_without_query(ctx, problem)}; give {ways}", ctx)
     return ServerTarget(stdio_command(target), target)
 

@@ -47,11 +47,11 @@ def stdio_command(target: str) -> list[str]:
 
 
 def is_openapi(target: str) -> bool:
-    """Whether the target is the file of an OpenAPI document: YAML, or JSON that says so."""
+    """Whether the target is the file of an OpenAPI document: YAML, or JSON that says so; `swagger` is refused later."""
     if target.endswith((".yaml", ".yml")):
         return "://" not in target
     try:
-        return target.endswith(JSON_SUFFIX) and "openapi" in members(Path(target).read_bytes())
+        return target.endswith(JSON_SUFFIX) and bool(members(Path(target).read_bytes()).keys() & {"openapi", "swagger"})
     except (OSError, ValueError, DecodeError, RecursionError):  # a reader of the file will say more
         return False
 
