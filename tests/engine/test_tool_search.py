@@ -24,6 +24,7 @@ from dovetail import (
     ToolDefinition,
     ToolError,
     ToolRegistry,
+    ToolTransform,
 )
 from dovetail.auth import Principal
 from dovetail.engine.tool_search import View
@@ -406,6 +407,17 @@ async def test_tools_of_a_registry_may_be_always_visible() -> None:
     registry.register_tool("hidden", "x", {"type": "object"}, lambda: "")
     async with Client(Server("s", version="1.0.0", tools=registry, tool_search=True)) as client:
         assert await listed(client) == ["shown", *PAIR]
+
+
+async def test_tools_of_a_mount_may_be_always_visible() -> None:
+    child = Server("c", version="1.0.0")
+    child.add_tool(lambda: "", name="one", always_visible=True)
+    child.add_tool(lambda: "", name="two")
+    server = Server("s", version="1.0.0", tool_search=True)
+    change = {"one": ToolTransform(always_visible=False), "two": ToolTransform(always_visible=True)}
+    server.mount(child, namespace="c", transforms=change)
+    async with Client(server) as client:
+        assert await listed(client) == ["c_two", *PAIR]
 
 
 # ── a function of the author's ──

@@ -47,6 +47,7 @@ class ToolTransform(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     description: str | None = None
     arguments: Mapping[str, ArgTransform] = {}
+    always_visible: bool | None = None
 
 
 def transform_tool(tool: Tool, transform: ToolTransform, where: str, prefix: str = "") -> Tool:
@@ -56,7 +57,8 @@ def transform_tool(tool: Tool, transform: ToolTransform, where: str, prefix: str
     name = check_name(prefix + (tool.name if transform.name is None else transform.name), where)
     description = tool.description if transform.description is None else transform.description
     definition = msgspec.structs.replace(tool.definition, name=name, description=description)
-    tool = msgspec.structs.replace(tool, definition=definition, label=f"tool {name}")
+    is_visible = tool.always_visible if transform.always_visible is None else transform.always_visible
+    tool = msgspec.structs.replace(tool, definition=definition, label=f"tool {name}", always_visible=is_visible)
     if not transform.arguments:
         return tool
     rewriter = Rewriter(tool, transform.arguments, where)
