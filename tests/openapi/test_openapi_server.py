@@ -202,6 +202,7 @@ async def test_redirects_are_followed_at_the_same_origin_only() -> None:
     assert results["/far"].is_error
     assert "another origin" in results["/far"].text
     assert "token" not in results["/far"].text
+    assert "trust" not in results["/far"].text  # no advice to a model to go there
     assert not stolen
     assert "redirects more than 5 times" in results["/loop"].text
     assert len([each for each in seen if each["target"] == "/loop"]) == 6

@@ -138,7 +138,7 @@ class OpenApi(Server):
             location = response.headers.get("location")
             if response.status not in REDIRECTS or location is None:
                 return response
-            url = ServerUrl.parse(request.url).join(location, request.url)
+            url = ServerUrl.parse(request.url).join(location, request.url, advice="")  # a model reads it
             if request.method not in ("GET", "HEAD") and response.status not in KEEPING_METHOD:
                 raise BadResponse(f"it answered {response.status_text}, which leads to {url.partition('?')[0]}")
             request = replace(request, url=url)

@@ -247,7 +247,7 @@ class ServerUrl(NamedTuple):
         """The URL without its query, which may hold secrets."""
         return self.url.partition("?")[0][:_MAX_SHOWN_CHARS]
 
-    def join(self, reference: str, base: str | None = None) -> str:
+    def join(self, reference: str, base: str | None = None, advice: str = "; use that URL if you trust it") -> str:
         """A URL, absolute or relative, that the server names. Raises BadResponse if it is of another origin."""
         try:
             url = reference if _NOT_IN_A_URL.search(reference) else urljoin(base or self.url, reference)
@@ -258,7 +258,7 @@ class ServerUrl(NamedTuple):
         if split is None or split.username is not None or split.password is not None:
             raise BadResponse(f"{named}, which can't be used: {problem or 'credentials'}")
         if _origin(split) != self.origin:
-            raise BadResponse(f"{named}, which is another origin; use that URL if you trust it")
+            raise BadResponse(f"{named}, which is another origin{advice}")
         return split._replace(fragment="").geturl()
 
 
