@@ -127,7 +127,8 @@ class Report(msgspec.Struct, kw_only=True):
 
     def __str__(self) -> str:
         titles = {"cut": self.cut, "left out": self.left_out, "notes": self.notes}
-        lines = [", ".join([f"{self.tools} tools", *(f"{len(found)} {title}" for title, found in titles.items())])]
+        tools = "1 tool" if self.tools == 1 else f"{self.tools} tools"
+        lines = [", ".join([tools, *(f"{len(found)} {title}" for title, found in titles.items())])]
         for title, found in titles.items():
             lines += [f"{title}:", *(f"  {entry}" for entry in found)] if found else []
         return "\n".join(lines)
