@@ -371,6 +371,7 @@ def test_a_scheme_that_the_document_lacks_is_refused() -> None:
         ({"only": [5]}, "only=.* must be patterns"),
         ({"only": []}, "only=.* must be patterns"),
         ({"base_url": 5}, "base_url=5 is not possible; it must be a URL"),
+        ({"max_desciption_tokens": 5}, "OpenApi: unknown options max_desciption_tokens .did you mean max_description"),
         ({"max_description_tokens": "9"}, "max_description_tokens=.* must be a whole number"),
         ({"source": object()}, "its source must be .* an app is given to OpenApi.from_app, not object"),
     ],

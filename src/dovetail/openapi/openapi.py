@@ -35,12 +35,13 @@ from dovetail.protocol.results import ToolResult
 from dovetail.protocol.types import Audio, Content, EmbeddedResource, Image, ResourceContents, Text
 from dovetail.registry.arguments import RawArguments
 from dovetail.registry.functions import Invocation
-from dovetail.registry.registration import did_you_mean
+from dovetail.registry.registration import checked_options, did_you_mean
 from dovetail.registry.tools import Tool, closed_choices
 from dovetail.schema.validate import Validator
 from dovetail.server import Server
 
 log = logging.getLogger("dovetail")
+OWN_OPTIONS = ("base_url", "auth", "only", "names", "max_description_tokens", "name")  # the others are a server's
 MAX_RESPONSE = 16 * 1024 * 1024  # bytes, decompressed
 TOO_LONG = f"the response has more than {MAX_RESPONSE} bytes"
 MAX_MESSAGE = 1_000  # characters of an API's error
@@ -77,6 +78,7 @@ class OpenApi(Server):
         name: str | None = None,
         **options: Any,
     ) -> None:
+        checked_options(options, [*Options.__struct_fields__, *OWN_OPTIONS], "OpenApi", {})
         document = Document.load(source)
         self.operations, self.report = read_operations(
             document, base_url=base_url, only=only, names=names, max_description_tokens=max_description_tokens
