@@ -199,7 +199,7 @@ class Witness:
         name = "JSONRPCResultResponse" if has_type(revision, "JSONRPCResultResponse") else "JSONRPCResponse"
         self._check(revision, name, message)
         asks = method in ASKING and revision == MODERN and message["result"].get("resultType") == "input_required"
-        self._check(revision, "InputRequiredResult" if asks else RESULTS[method], message["result"])
+        self._check(revision, "InputRequiredResult" if asks else RESULTS.get(method, "Result"), message["result"])
         if asks and not message["result"].keys() & {"inputRequests", "requestState"}:
             self._object(f"an input_required without questions and without a state: {str(message)[:200]}")
         if asks and message["result"].keys() & {"ttlMs", "cacheScope"}:

@@ -22,6 +22,7 @@ LEVELS = {
     "auth": 3,
     "engine": 4,
     "transports": 5,
+    "extensions": 5,
     "server": 6,
     "toolregistry": 6,
     "__init__": 6,

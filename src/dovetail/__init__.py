@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from dovetail.errors import ToolError as ToolError
     from dovetail.errors import TooManyRequests as TooManyRequests
     from dovetail.errors import UrlElicitationRequired as UrlElicitationRequired
+    from dovetail.extensions.extension import Extension as Extension
     from dovetail.gateway.proxy import Proxy as Proxy
     from dovetail.openapi.openapi import OpenApi as OpenApi
     from dovetail.protocol.capabilities import Completion as Completion
@@ -114,6 +115,7 @@ _NAMES = {
         "MissingCapability", "NotApproved", "NotFound", "NotSignedIn", "ProtocolError", "QuestionFailed",
         "ServerError", "SetupError", "StateError", "TooManyRequests", "ToolError", "UrlElicitationRequired",
     ],
+    "extensions.extension": ["Extension"],
     "gateway.proxy": ["Proxy"],
     "openapi.openapi": ["OpenApi"],
     "protocol.capabilities": ["Completion"],

@@ -10,7 +10,7 @@ import msgspec
 
 import dovetail
 from dovetail import engine as lazy_engine
-from dovetail import registry, transports
+from dovetail import extensions, registry, transports
 from dovetail.engine.context import Context, warn_deprecated
 from dovetail.engine.dispatch import Middleware
 from dovetail.engine.engine import Engine
@@ -26,6 +26,7 @@ from dovetail.registry.tools import Tool, ToolOptions, compile_tool
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dovetail.extensions.extension import Extension
     from dovetail.registry.prompts import PromptOptions
     from dovetail.registry.resources import ResourceOptions
     from dovetail.registry.visibility import Names
@@ -255,6 +256,10 @@ class Server:
             raise SetupError(f'Server.run: only for transport="http": {", ".join(others)}')
         else:
             transports.stdio.serve_stdio(self.engine, owner=self, state=options.get("state"))
+
+    def add_extension(self, extension: "Extension") -> None:
+        """Declare an extension of the protocol, with methods and notifications of your own."""
+        extensions.extension.add_extension(self.engine, extension)
 
     def custom_route(self, path: str, *, methods: Sequence[str] = ("GET",)) -> Callable[[F], F]:
         """Register an HTTP route of your own beside the MCP endpoint."""

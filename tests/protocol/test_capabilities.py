@@ -18,6 +18,7 @@ from dovetail.protocol.capabilities import (
     passes_level,
 )
 from dovetail.protocol.elicitation import ServerRequest
+from dovetail.protocol.extensions import DeclaredExtension
 from dovetail.protocol.methods import REQUEST_ROWS
 
 EVERYTHING = frozenset({"tools", "resources", "prompts", "completions", "logging"})
@@ -30,16 +31,16 @@ ROWS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.na
 @pytest.mark.rule("TOOL-1", "RES-1", "PR-1", "COMP-1", "LOG-1", "LIFE-2")
 @ROWS
 def test_every_capability_is_shown(revision: revisions.Revision) -> None:
-    capabilities = ServerCapabilities(names=EVERYTHING, experimental={"x": {}}, extensions={"com.example/y": {"z": 1}})
+    declared = {"com.example/y": DeclaredExtension({"z": 1})}
+    capabilities = ServerCapabilities(names=EVERYTHING, experimental={"x": {}}, extensions=declared)
     shown = capabilities.for_revision(revision)
     wanted: dict[str, Any] = {
         "tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True},
         "prompts": {"listChanged": True}, "logging": {}, "experimental": {"x": {}},
+        "extensions": {"com.example/y": {"z": 1}},
     }  # fmt: skip
     if revision.name != "2024-11-05":
         wanted["completions"] = {}
-    if revision.name == "2026-07-28":
-        wanted["extensions"] = {"com.example/y": {"z": 1}}
     assert shown == wanted
     official.demand()
     official.validator_for(revision.name, "ServerCapabilities").validate(shown)

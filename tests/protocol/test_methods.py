@@ -40,7 +40,6 @@ CELLS: dict[str, tuple[object, ...]] = {
     "icons": (False, False, False, True, True),
     "server_details": (False, False, False, True, True),
     "result_type": (False, False, False, False, True),
-    "extensions": (False, False, False, False, True),
     "missing_resource_code": (-32002, -32002, -32002, -32002, -32602),
     "disconnect_cancels": (False, False, False, False, True),
     "resumable": (False, False, False, True, False),

@@ -11,6 +11,7 @@ import official
 from dovetail.errors import ProtocolError
 from dovetail.protocol import inbound, jsonrpc
 from dovetail.protocol.capabilities import Completion, ServerCapabilities
+from dovetail.protocol.extensions import DeclaredExtension
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.jsonrpc import Envelope
 from dovetail.protocol.methods import CallToolParams, CancelledParams, CompleteParams, GetPromptParams, ListParams
@@ -72,7 +73,9 @@ NOTIFICATIONS = (
 )  # fmt: skip
 CAPABILITIES = {
     "completions-minimum-baseline-support": ServerCapabilities(names=frozenset({"completions"})),
-    "extensions-tasks": ServerCapabilities(names=frozenset(), extensions={"io.modelcontextprotocol/tasks": {}}),
+    "extensions-tasks": ServerCapabilities(
+        names=frozenset(), extensions={"io.modelcontextprotocol/tasks": DeclaredExtension()}
+    ),
     "logging-minimum-baseline-support": ServerCapabilities(names=frozenset({"logging"})),
     "prompts-list-changed-notifications": ServerCapabilities(names=frozenset({"prompts"})),
     "prompts-minimum-baseline-support": ServerCapabilities(names=frozenset({"prompts"}), list_changed=False),

@@ -21,6 +21,7 @@ from dovetail.client.transports.base import cancel_and_wait, page_url
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, BadResponse, MissingCapability, ProtocolError, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import require_capabilities
+from dovetail.protocol.extensions import EXTENSIONS_KEY, checked_extension, declared_extensions
 from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE, describe_decode_error, encode
 from dovetail.protocol.results import INPUT_REQUIRED
 from dovetail.protocol.revisions import Revision
@@ -259,6 +260,7 @@ class HandlerOptions(TypedDict, total=False):
     """Options of `Client` for requests of the server; `capabilities` override those of the handlers."""
 
     capabilities: Mapping[str, Any] | None
+    extensions: Mapping[str, Mapping[str, Any]] | None  # that the client declares: settings by id
     elicitation_handler: ElicitationHandler | None
     elicitation_complete_handler: ElicitationCompleteHandler | None
     sampling_handler: SamplingHandler | None
@@ -277,7 +279,10 @@ class ClientHandlers:
         roots = options.get("roots")
         self.elicitation_complete_handler = options.get("elicitation_complete_handler")
         self._handlers: dict[str, Any] = {**handlers, "roots": None if roots is None else _checked_roots(roots)}
-        own = options.get("capabilities") or {}
+        own = {**(options.get("capabilities") or {})}
+        if declared := options.get("extensions"):
+            checked = {id: checked_extension(id, each, "Client: extensions=") for id, each in declared.items()}
+            own[EXTENSIONS_KEY] = {**declared_extensions(own), **checked}
         self._capabilities = {revision.name: {**self._offered(revision), **own} for revision in revisions.ALL}
 
     def capabilities(self, revision: Revision) -> Mapping[str, Any]:

@@ -26,6 +26,7 @@ from dovetail.protocol import inbound, jsonrpc
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
+from dovetail.protocol.revisions import LATEST
 from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class Connection:
             raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
         if len(self._calls) >= limits.in_flight:
             raise Busy(f"This connection has {limits.in_flight} requests in flight; wait for some of them")
-        parsed = inbound.parse_request(message)
+        parsed = inbound.parse_request(message, self.engine.methods)
         if parsed.method == LISTEN and self._listens() >= limits.listens:
             raise Busy(f"This connection has {limits.listens} listens open; end some of them")
         if batched and parsed.method == "initialize":
@@ -225,6 +226,9 @@ class Connection:
                 self._pending_requests.deliver("", inbound.read_progress_token(message))
         elif message.method == "notifications/initialized" and self.session is not None:
             self._on_initialized()
+        elif (receive := self.engine.notifications.get(message.method)) is not None:  # type: ignore[arg-type]
+            revision = LATEST if self.session is None else self.session.revision
+            receive(message, revision, self.session, self._principal)
 
     def _cancel(self, id: RequestId) -> None:
         call = self._calls.get(id)

@@ -19,6 +19,7 @@ from dovetail.engine.subscriptions import Change
 from dovetail.engine.threads import CallEnded, as_coroutine, wait_in_thread
 from dovetail.errors import SetupError, ToolError, Unauthorized
 from dovetail.protocol import capabilities, jsonrpc
+from dovetail.protocol.extensions import declared_extensions
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.methods import LogLevel, RequestId
 from dovetail.protocol.session import Rules
@@ -57,6 +58,11 @@ class ClientInfo(msgspec.Struct, frozen=True):
 
     info: Mapping[str, Any]
     capabilities: Mapping[str, Any]
+
+    @property
+    def extensions(self) -> Mapping[str, Mapping[str, Any]]:
+        """The extensions that the client declares, by id, with their settings."""
+        return declared_extensions(self.capabilities)
 
     @property
     def name(self) -> str | None:

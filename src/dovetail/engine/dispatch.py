@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from dovetail import engine as lazy
 from dovetail.engine.call_tool import EXITS, error_result, is_cancelled, log_failure
-from dovetail.engine.handlers import HANDLERS
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, MissingCapability, NotFound, ProtocolError, ToolError
 from dovetail.protocol import inbound
@@ -33,7 +32,7 @@ async def handle(engine: "Engine", context: RequestContext) -> bytes:
         if request.method not in engine.unconditional_methods:
             engine.capabilities_for(context).check(request.row, request.revision)
         chain = engine.chain
-        result = await (HANDLERS[request.method](engine, context) if chain is None else chain(context))
+        result = await (engine.handlers[request.method](engine, context) if chain is None else chain(context))
         return result.encode(shaper)
     except BaseException as failure:
         context.mark_cancelled()  # for functions that still run in threads
@@ -82,7 +81,7 @@ def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Layer:
     """One closure for each middleware around the handlers, the first one outermost; around them rates and audit."""
 
     def innermost(context: RequestContext) -> Awaitable[Result]:
-        handler = HANDLERS.get(context.request.method)
+        handler = engine.handlers.get(context.request.method)
         if handler is None:
             raise inbound.method_not_found(context.request.method)
         return handler(engine, context)

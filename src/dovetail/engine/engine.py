@@ -16,7 +16,7 @@ from dovetail import schema as lazy_schema
 from dovetail import state as lazy_state
 from dovetail.engine.concurrency import CallLimits, Limit
 from dovetail.engine.dispatch import Layer, Middleware, compile_chain
-from dovetail.engine.handlers import call_function
+from dovetail.engine.handlers import HANDLERS, Handler, call_function
 from dovetail.engine.options import Options, random_secrets
 from dovetail.engine.redaction import Redactor, guard_loggers
 from dovetail.engine.request_context import RequestContext
@@ -27,6 +27,8 @@ from dovetail.engine.workers import LeaseTimings, WorkerLease, keep_secrets_shar
 from dovetail.errors import ConnectionLost, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import ServerCapabilities
+from dovetail.protocol.extensions import DeclaredExtension
+from dovetail.protocol.methods import REQUEST_ROWS, Method
 from dovetail.protocol.results import ReadResourceResult, Shaper
 from dovetail.protocol.session import Rules
 from dovetail.protocol.types import IDEMPOTENCY_KEY, Implementation, ToolDefinition
@@ -95,6 +97,10 @@ class Engine:
         has_own_middleware = options.rate_limit or self.audit is not None or self.search is not None
         self.chain: Layer | None = compile_chain(self, ()) if has_own_middleware else None
         self.unconditional_methods: frozenset[str] = frozenset()  # need no check of capabilities; none until known
+        self.methods: Mapping[str, Method] = REQUEST_ROWS  # with those of extensions
+        self.handlers: Mapping[str, Handler] = HANDLERS
+        self.notifications: dict[str, Callable[..., None]] = {}  # of extensions
+        self._extensions: dict[str, DeclaredExtension] = {}
         self._capabilities: ServerCapabilities | None = None
         self._capability_changes = 0
         self._capabilities_lock = threading.Lock()
@@ -157,6 +163,19 @@ class Engine:
         self._middleware.append(middleware)
         self.chain = compile_chain(self, self._middleware)
 
+    def add_extension(
+        self, id: str, extension: DeclaredExtension, rows: "Mapping[str, tuple[Method, Handler]]", where: str
+    ) -> None:
+        """Declare an extension, with rows and handlers of its methods. Raises SetupError for what is there already."""
+        if id in self._extensions:
+            raise SetupError(f"{where}: there is already an extension {id}")
+        if known := sorted(rows.keys() & self.methods.keys()):
+            raise SetupError(f"{where}: another extension has the method {known[0]} already")
+        self._extensions[id] = extension
+        self.methods = {**self.methods, **{name: row for name, (row, _) in rows.items()}}
+        self.handlers = {**self.handlers, **{name: handler for name, (_, handler) in rows.items()}}
+        self.forget_capabilities()
+
     def _open_limits(self) -> None:
         self.limit = Limit(self.options.max_concurrency, self.options.max_queue, subject="The server")
         self.limits = (self.limit,)  # those of every call
@@ -191,7 +210,9 @@ class Engine:
         if any(IDEMPOTENCY_KEY in (tool.definition.meta or ()) for tool in self.tools.registered.items):
             # so that clients look which tools they are
             experimental.setdefault(IDEMPOTENCY_KEY, {} if self.state.shared else {"process": self.process})
-        made = ServerCapabilities(names=names, list_changed=options.list_changed, experimental=experimental)
+        made = ServerCapabilities(
+            names=names, list_changed=options.list_changed, experimental=experimental, extensions=dict(self._extensions)
+        )
         with self._capabilities_lock:
             if changes == self._capability_changes:  # else another thread has changed a catalog meanwhile
                 self._capabilities, self.unconditional_methods = made, made.unconditional_methods()

@@ -7,6 +7,7 @@ import msgspec
 
 from dovetail.errors import METHOD_NOT_FOUND, MissingCapability, ProtocolError
 from dovetail.protocol.elicitation import ServerRequest
+from dovetail.protocol.extensions import DeclaredExtension, declared_extensions
 from dovetail.protocol.methods import REQUESTS, LogLevel, Method
 from dovetail.protocol.revisions import Revision
 
@@ -28,7 +29,7 @@ class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     list_changed: bool = True  # clients are notified when a list changes
     sessions: bool = True  # subscriptions and log levels can be remembered
     experimental: Mapping[str, Any] = {}
-    extensions: Mapping[str, Any] = {}
+    extensions: Mapping[str, DeclaredExtension] = {}  # by id
 
     def without_sessions(self) -> "ServerCapabilities":
         """The capabilities for a handshake client without a session: no notifications, subscriptions or log level."""
@@ -49,8 +50,9 @@ class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
         shown = {name: parts for name, parts in possible.items() if name in names}
         if self.experimental:
             shown["experimental"] = dict(self.experimental)
-        if self.extensions and revision.extensions:
-            shown["extensions"] = dict(self.extensions)
+        for id, extension in self.extensions.items():
+            if revision.name in extension.versions:
+                shown.setdefault("extensions", {})[id] = extension.settings
         return shown
 
     def unconditional_methods(self) -> frozenset[str]:
@@ -72,9 +74,16 @@ class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def require_capabilities(required: Collection[str], declared: Mapping[str, Any], why: str | None = None) -> None:
-    """Raises MissingCapability with all that the client did not declare; `sampling.tools` is a part of `sampling`."""
+    """Raises MissingCapability with all that the client did not declare.
+
+    `sampling.tools` is a part of `sampling`; a name with a slash is the id of an extension.
+    """
     missing: dict[str, Any] = {}
     for path in required:
+        if "/" in path:
+            if path not in declared_extensions(declared):
+                missing.setdefault("extensions", {})[path] = {}
+            continue
         name, _, part = path.partition(".")
         have = declared.get(name)
         if have is None or (part and not _has_part(name, part, have)):

@@ -4,7 +4,7 @@
 `on_http` classify them by their session. Errors are ProtocolErrors with their HTTP status.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -95,17 +95,19 @@ class ParsedRequest(msgspec.Struct, frozen=True):
             raise invalid_params(self.problem, http_status=400)
 
 
-def parse_request(message: Envelope) -> ParsedRequest:
+def parse_request(message: Envelope, rows: Mapping[str, Method] = REQUEST_ROWS) -> ParsedRequest:
     """Decodes a request's params by the type of its method. Raises BadMessage if they are not even JSON."""
-    row = REQUEST_ROWS.get(message.method)  # type: ignore[arg-type]  # a request has a method
+    row = rows.get(message.method)  # type: ignore[arg-type]  # a request has a method
     try:
         params = read_params(message.params) if row is None else row.read(message.params)
     except UNREADABLE as failure:
-        return _parse_carefully(message, row, failure)
+        return _parse_carefully(message, row, failure, rows)
     return ParsedRequest(message.id, message.method, row, params, message.params)  # type: ignore[arg-type]  # and an id
 
 
-def _parse_carefully(message: Envelope, row: Method | None, failure: Exception) -> ParsedRequest:
+def _parse_carefully(
+    message: Envelope, row: Method | None, failure: Exception, rows: Mapping[str, Method]
+) -> ParsedRequest:
     """Parse what can be read of params that don't fit: `_meta` still decides the revision, and so the right error."""
     assert isinstance(message.id, (int, str))
     assert isinstance(message.method, str)
@@ -114,11 +116,11 @@ def _parse_carefully(message: Envelope, row: Method | None, failure: Exception) 
     except BadMessage as bad:
         raise BadMessage(bad.code, bad.message, message.id) from None
     if value is None:  # some clients spell "no params" so
-        return parse_request(msgspec.structs.replace(message, params=jsonrpc.NO_PARAMS))
+        return parse_request(msgspec.structs.replace(message, params=jsonrpc.NO_PARAMS), rows)
     found = value.get("_meta") if isinstance(value, dict) else None
     meta: dict[str, Any] = found if isinstance(found, dict) else {}
     if VERSION_KEY not in meta and meta.keys() & MODERN_KEYS:
-        plain = parse_request(msgspec.structs.replace(message, params=_without_modern_keys(message.params)))
+        plain = parse_request(msgspec.structs.replace(message, params=_without_modern_keys(message.params)), rows)
         return msgspec.structs.replace(plain, raw=message.params)
     version, capabilities = meta.get(VERSION_KEY), meta.get(CAPABILITIES_KEY)
     readable = RequestMeta(
@@ -187,7 +189,7 @@ def _check_headers(parsed: ParsedRequest, version: str, headers: Headers) -> Non
     header_rules.check_version(headers, version)
     if version not in revisions.MODERN:
         raise unsupported(version)
-    name = getattr(parsed.params, header_rules.MCP_NAME_FIELDS.get(parsed.method, ""), None)
+    name = getattr(parsed.params, parsed.row.name_field or "", None) if parsed.row else None
     header_rules.check_standard(headers, method=parsed.method, name=name)
 
 

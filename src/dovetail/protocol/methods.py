@@ -158,6 +158,8 @@ class Method(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "header", self.name.encode())
         modern = {name: row for name, row in r.MODERN.items() if name in self.versions}
         msgspec.structs.force_setattr(self, "modern", modern)
+        if self.params not in DECODERS:  # those of an extension
+            DECODERS[self.params] = msgspec.json.Decoder(self.params)
         msgspec.structs.force_setattr(self, "read", DECODERS[self.params].decode)
 
 

@@ -27,7 +27,6 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     icons: bool = True
     server_details: bool = True  # `description`, `websiteUrl` and `icons` of the server itself
     result_type: bool = False  # `resultType`, server info and cache hints on results
-    extensions: bool = False  # the `extensions` capability
     # how the server behaves
     missing_resource_code: int = -32002
     disconnect_cancels: bool = False  # HTTP: a disconnect cancels the call
@@ -78,7 +77,6 @@ R2026_07_28 = Revision(
     any_structured_output=True,
     open_schemas=True,
     result_type=True,
-    extensions=True,
     missing_resource_code=-32602,
     disconnect_cancels=True,
     log_on_request=True,

@@ -18,7 +18,7 @@ from dovetail.protocol import inbound, jsonrpc
 from dovetail.protocol.inbound import ParsedRequest, Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
-from dovetail.protocol.revisions import MODERN, Revision
+from dovetail.protocol.revisions import LATEST, MODERN, Revision
 from dovetail.state.base import StateBackend
 from dovetail.transports.http import calls
 from dovetail.transports.http.calls import BatchItem, HttpBatch, HttpCall, RunningCalls, detached
@@ -112,7 +112,7 @@ class Endpoint:
     def _request(self, http_request: HttpRequest, message: Envelope) -> Awaitable[object]:
         assert isinstance(message.id, (int, str))
         try:
-            parsed = inbound.parse_request(message)
+            parsed = inbound.parse_request(message, self._engine.methods)
             request = inbound.modern(parsed, http_request.headers)
             if request is None:
                 return self._handshake_request(http_request, parsed)
@@ -305,7 +305,7 @@ class Endpoint:
             return self._message_in_batch(http_request, message)
         assert isinstance(message.id, (int, str))
         try:
-            parsed = inbound.parse_request(message)
+            parsed = inbound.parse_request(message, self._engine.methods)
             if parsed.method == "initialize":
                 raise ProtocolError("initialize can't be part of a batch", code=INVALID_REQUEST)
             record, stateless = None if session is None else session.record, self._options.stateless
@@ -331,6 +331,9 @@ class Endpoint:
         session = http_request.session
         record = None if session is None else session.record
         inbound.accept_on_http(message, http_request.headers, record, stateless=self._options.stateless)
+        if (receive := self._engine.notifications.get(message.method)) is not None:  # type: ignore[arg-type]
+            revision = LATEST if record is None else record.revision
+            receive(message, revision, record, http_request.principal, http_request.headers)
         if session is None:
             return
         session_id, pending_requests = session.record.id, self.messages.pending_requests

@@ -1,0 +1,10 @@
+"""Extensions of the protocol: an API for anybody's, and three official ones. A server without them loads none."""
+
+from typing import TYPE_CHECKING
+
+from dovetail._lazy import lazy_modules
+
+if TYPE_CHECKING:
+    from dovetail.extensions import extension as extension
+
+__getattr__ = lazy_modules(__name__, "extension")
