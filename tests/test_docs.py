@@ -146,7 +146,13 @@ def test_the_options_of_http_are_documented_with_their_defaults_and_variables() 
 
 # ── programs ──
 
-CLIENTS = ("client", "client_listen", "client_several", "client_sign_in")  # programs that are no servers
+CLIENTS = (
+    "client",
+    "client_listen",
+    "client_several",
+    "client_sign_in",
+    "extensions_client",
+)  # programs that are no servers
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -336,6 +342,12 @@ def take_the_first(question: ElicitRequest) -> Any:
     return field.get("enum", [True])[0]
 
 
+async def show_a_book(client: Client) -> None:
+    assert (await client.request("com.example/books/find", {"words": "Crime"}))["isbns"] == ["978-0140449136"]
+    with pytest.raises((ToolError, ServerError), match=r"com\.example/books"):
+        await client.call_tool("show", {"isbn": "978-0140449136"})
+
+
 ASKED: dict[str, dict[str, Any]] = {
     **{name: {"elicitation_handler": fill_in} for name in ("asking", "asking_forms", "asking_url", "asking_by_hand")},
     "gateway": {"sampling_handler": lambda _: "Short.", "roots": ["file:///a"]},
@@ -486,6 +498,7 @@ SCENARIOS: dict[str, list[Step]] = {
     **{name: [] for name in PROGRAMS if name.startswith(("http_", "mounting_", "deploy", "stdio"))},
     "visibility": [unlock_the_bank],
     "search": [search_for_an_invoice],
+    "extensions": [show_a_book],
     "deploy_refresh": [call("hello", gives="Hello!"), call("reload", gives="reloaded")],
     "http_routes": [call("count_books", gives=2)],
 }
@@ -585,6 +598,18 @@ async def test_a_program_is_reached_over_http_in_every_way() -> None:
             assert {result.data for result in said} == {f"Sun in {city}."}
     async with served("http_long_calls") as url, Client(f"{url}/mcp") as client:
         assert (await client.call_tool("render", {"frames": 1})).data == "1 frames"
+
+
+async def test_a_client_declares_an_extension(capsys: pytest.CaptureFixture[str]) -> None:
+    async with served("extensions") as url:
+        await load("extensions_client").main(f"{url}/mcp")
+        shown = capsys.readouterr().out
+        while "dovetail shows" not in shown:  # its notification has no response
+            await asyncio.sleep(0.01)
+            shown += capsys.readouterr().out
+    assert "{'covers': ['small', 'large']}" in shown
+    assert "reader://978-0140449136?cover=large" in shown
+    assert "dovetail shows Pride and Prejudice" in shown
 
 
 async def test_three_eras_are_behind_one_endpoint() -> None:
