@@ -34,6 +34,12 @@ def test_yaml_is_read_as_json_would_be(tmp_path: Path) -> None:
     assert spec["paths"]["/pets"]["get"]["responses"] == {"200": {"description": "12:30"}}
 
 
+def test_words_of_yaml_may_be_capitals(tmp_path: Path) -> None:
+    file = tmp_path / "openapi.yaml"
+    file.write_text("openapi: 3.1.0\nx: [True, FALSE, Null, 'True', truE, yes]")
+    assert Document.load(file).spec["x"] == [True, False, None, "True", "truE", "yes"]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -238,7 +238,9 @@ def _plain(value: Any, where: str) -> Any:
 
 
 # The core schema of YAML 1.2, as OpenAPI asks for: dates, `yes` and `12:30` are texts.
-_YAML_WORDS = {**dict.fromkeys(("", "~", "null"), None), "true": True, "false": False}
+_YAML_WORDS: dict[str, bool | None] = {"": None, "~": None}
+for _word, _meaning in (("null", None), ("true", True), ("false", False)):
+    _YAML_WORDS |= dict.fromkeys((_word, _word.title(), _word.upper()), _meaning)
 _YAML_NUMBERS = (
     (re.compile(r"[-+]?(0|[1-9][0-9]{0,400})"), int),
     (re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?"), float),
