@@ -111,6 +111,12 @@ def test_references_stay_in_the_folder(tmp_path: Path) -> None:
             document.resolve(reference, document.base)
 
 
+@pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:port/openapi.json", "https:///openapi.json"])
+def test_what_is_no_url_is_refused_at_once(url: str) -> None:
+    with pytest.raises(SetupError, match="it can't be fetched: "):
+        Document.load(url)
+
+
 def test_a_dict_has_no_other_files() -> None:
     document = Document.load({"openapi": "3.0.0", "a b": {"$ref": "#/c"}, "c": {"$ref": "#/a%20b"}, 200: "ok"})
     assert document.resolve("#/200", document.base)[0] == "ok"

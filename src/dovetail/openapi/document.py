@@ -184,8 +184,8 @@ class _SameOrigin(HTTPRedirectHandler):
 
 
 def _fetch(url: str, timeout: float, fetched: Future[tuple[str, bytes]]) -> None:
-    request = Request(url, headers={"Accept": "application/json, application/yaml;q=0.9, */*;q=0.1"})
     try:
+        request = Request(url, headers={"Accept": "application/json, application/yaml;q=0.9, */*;q=0.1"})
         if "@" in urlsplit(url).netloc:
             raise OSError("its URL has a user or password; fetch it yourself, and give the dict")
         with build_opener(_SameOrigin).open(request, timeout=timeout) as response:
