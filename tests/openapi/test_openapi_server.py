@@ -333,6 +333,15 @@ async def test_an_operation_without_security_gets_no_credentials() -> None:
     assert [each["headers"].get("authorization") for each in seen] == [None, f"Bearer {SECRET}", f"Bearer {SECRET}"]
 
 
+@pytest.mark.parametrize("auth", [None, {"token": SECRET}, {"query": SECRET}])
+async def test_a_model_never_chooses_the_key_of_a_query(auth: dict[str, str] | None) -> None:
+    document = spec("/x", schemes=SCHEMES, security=[{"query": []}, {"token": []}])
+    document["paths"]["/x"]["get"]["parameters"] = [{"name": "any", "in": "query", "schema": {"type": "object"}}]
+    async with serving({"/x": http(200)}) as (url, seen):
+        await call(document, url, "x", {"any": {"key": "of the model", "a": "b"}}, auth=auth)
+    assert seen[0]["target"] == "/x?a=b" + (f"&key={SECRET}" if auth and "query" in auth else "")
+
+
 async def test_the_first_alternative_that_is_known_counts_and_all_of_its_schemes() -> None:
     document = spec("/x", schemes=SCHEMES, security=[{"oauth": []}, {"header": [], "query": []}])
     async with serving({"/x": http(200)}) as (url, seen):
