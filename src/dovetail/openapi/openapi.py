@@ -404,7 +404,8 @@ class AppSender:
 
     def _scope(self, request: FetchRequest) -> dict[str, Any]:
         url = urlsplit(request.url)
-        headers = {"host": url.netloc, "content-length": str(len(request.body or b"")), **HEADERS, **request.headers}
+        own = {"Host": url.netloc, "Content-Length": str(len(request.body or b"")), **HEADERS}
+        headers = {name.lower(): value for name, value in [*own.items(), *request.headers.items()]}  # each once
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -414,7 +415,7 @@ class AppSender:
             "path": unquote_to_bytes(url.path).decode(errors="replace"),
             "raw_path": url.path.encode(),
             "query_string": url.query.encode(),
-            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
             "client": ("dovetail", 0),  # no address: apps may trust that of this machine
             "state": dict(self._state),
         }
