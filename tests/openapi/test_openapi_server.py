@@ -289,6 +289,14 @@ async def test_a_cancelled_call_ends_its_request() -> None:
         await asyncio.wait_for(ended.wait(), 10)
 
 
+@pytest.mark.parametrize("method", ["get", "post", "put", "delete"])
+async def test_a_request_without_a_body_has_no_content_type(method: str) -> None:
+    async with serving({"/x": http(200)}) as (url, seen):
+        await call(spec("/x", method=method), url, "x")
+    assert (seen[0]["method"], seen[0]["body"]) == (method.upper(), b"")
+    assert "content-type" not in seen[0]["headers"]
+
+
 # ── credentials ──
 
 SCHEMES = {

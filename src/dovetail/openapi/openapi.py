@@ -322,6 +322,7 @@ class HttpSender:
             cookie_jar=aiohttp.DummyCookieJar(),  # a cookie would pass from caller to caller
             timeout=aiohttp.ClientTimeout(total=None),  # each call has one
             headers=HEADERS,
+            skip_auto_headers=["Content-Type"],  # of requests without a body: some servers refuse it by 415
         )
         scheme, host, _ = origin = ServerUrl.parse(request.url).origin
         options: dict[str, Any] = {"headers": request.headers, "data": request.body, "allow_redirects": False}
