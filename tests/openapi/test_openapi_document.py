@@ -103,6 +103,7 @@ def test_references_stay_in_the_folder(tmp_path: Path) -> None:
         "file:///etc/passwd",
         "http://127.0.0.1:1/x",
         "no.json",
+        "long" * 100,
     ):
         with pytest.raises(BadReference):
             document.resolve(reference, document.base)

@@ -133,13 +133,13 @@ class Document:
         return str(path)
 
     def _open(self, path: Path) -> Any:
-        if not path.is_file():
-            raise SetupError(f"{path}: there is no such file")
         try:
+            if not path.is_file():
+                raise SetupError(f"{path}: there is no such file")
             with path.open("rb") as file:
                 return self._parse(file.read(MAX_BYTES + 1), str(path))
         except OSError as error:
-            raise SetupError(f"{path}: it can't be read: {error.strerror}") from None
+            raise SetupError(f"{str(path)[:200]}: it can't be read: {error.strerror}") from None
 
     def _fetch(self, url: str) -> tuple[str, Any]:
         """The last URL, after redirects, and the document there. The thread bounds names and headers that are slow."""
