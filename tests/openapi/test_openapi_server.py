@@ -358,6 +358,14 @@ async def test_the_first_alternative_that_is_known_counts_and_all_of_its_schemes
     assert "authorization" not in seen[0]["headers"]
 
 
+async def test_two_cookies_are_one_header() -> None:
+    schemes = {**SCHEMES, "tenant": {"type": "apiKey", "in": "cookie", "name": "tenant"}}
+    document = spec("/x", schemes=schemes, security=[{"cookie": [], "tenant": []}])
+    async with serving({"/x": http(200)}) as (url, seen):
+        await call(document, url, "x", auth={"cookie": "a", "tenant": "b"})
+    assert seen[0]["headers"]["cookie"] == "sid=a; tenant=b"
+
+
 async def test_the_credentials_of_each_caller() -> None:
     async def token_of(principal: Principal | None) -> str | None:
         return None if principal is None else f"token-of-{principal.name}"

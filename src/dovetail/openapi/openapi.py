@@ -277,7 +277,8 @@ def _signed(request: FetchRequest, scheme: Mapping[str, Any], secret: str) -> Fe
             pairs = [query, f"{requests.encode(name)}={requests.encode(secret)}"]
             return replace(request, url=requests.with_query(url, pairs))
         case {"type": "apiKey", "in": "cookie", "name": str(name)}:
-            header, value = "Cookie", f"{name}={secret}"
+            cookies = filter(None, (request.headers.get("Cookie"), f"{name}={secret}"))
+            header, value = "Cookie", "; ".join(cookies)
         case {"type": "apiKey", "name": str(name)}:
             header, value = name, secret
         case {"type": "http", "scheme": str(word)} if word.lower() == "basic":
