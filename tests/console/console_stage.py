@@ -7,6 +7,7 @@ import asyncio
 import base64
 import os
 import re
+import runpy
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -267,6 +268,7 @@ def redraw(heading: str) -> str:
 # ── mounts ──
 
 
+server.mount(runpy.run_path(str(Path(__file__).parents[2] / "docs" / "programs" / "apps.py"))["server"])
 calendar = Server("calendar", version="1.0.0")
 
 

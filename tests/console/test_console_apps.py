@@ -51,7 +51,7 @@ def test_a_view_gets_the_input_and_the_result_of_its_tool(tab: ConsolePage, revi
     assert host["hostContext"]["theme"] == "light"
     frame = tab.region("View").locator("iframe:visible")
     assert frame.get_attribute("sandbox") == "allow-scripts"
-    tab.page.wait_for_function("document.querySelector('iframe').clientHeight === 333")
+    tab.page.locator("iframe[style*='height: 333px']").wait_for()
     tab.switch("Resources")
     tab.switch("Tools")
     tab.tool("table")
@@ -80,6 +80,16 @@ def test_a_view_calls_a_tool_after_a_yes_and_not_after_a_no(tab: ConsolePage, vi
     again.evaluate(call, "more_points")
     tab.dialog.get_by_role("button", name="Refuse").click()
     assert again.evaluate("answer")["code"] == -1
+
+
+def test_the_chart_of_the_documentation_is_drawn_and_grows(tab: ConsolePage) -> None:
+    tab.call("forecast", city="Oslo")
+    chart = tab.region("View").locator("iframe:visible").content_frame
+    chart.get_by_role("heading", name="Oslo").wait_for()
+    assert chart.locator("#bars div").count() == 7
+    chart.get_by_role("button", name="Two days more").click()
+    tab.dialog.get_by_role("button", name="Let it call").click()
+    chart.locator("#bars div").nth(8).wait_for()
 
 
 def test_a_view_reads_resources_and_opens_links_after_a_yes(tab: ConsolePage, view: Any) -> None:
