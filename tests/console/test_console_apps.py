@@ -98,16 +98,19 @@ def test_a_view_reads_resources_and_opens_links_after_a_yes(tab: ConsolePage, vi
     link = "url => { globalThis.answer = ask('ui/open-link', {url}); }"
     view.evaluate(link, "javascript:alert(1)")
     assert view.evaluate("answer")["code"] == -32602
-    view.evaluate(link, "http://other.example:9/page")
-    tab.sees(tab.dialog, "other.example")
-    tab.dialog.get_by_role("button", name="Refuse").click()
-    assert view.evaluate("answer") == {"isError": True}
     view.evaluate(link, f"{tab.base}/console/static/icon.svg")
     with tab.page.expect_popup() as opened:
         tab.dialog.get_by_role("button", name="Open").click()
     assert opened.value.evaluate("window.opener") is None
     opened.value.close()
     assert view.evaluate("answer") == {}
+    view.evaluate(link, "http://other.example:9/page")
+    tab.sees(tab.dialog, "other.example")
+    tab.dialog.get_by_role("button", name="Refuse").click()
+    assert view.evaluate("answer") == {"isError": True}
+    assert view.evaluate("ask('ui/open-link', {url: 'http://other.example/'})") == {
+        "isError": True
+    }  # without a question
     for method, params in {"ui/message": {"isError": True}, "ui/request-display-mode": {"mode": "inline"}}.items():
         assert view.evaluate("method => ask(method)", method) == params
     assert view.evaluate("ask('ui/update-model-context')")["code"] == -32601

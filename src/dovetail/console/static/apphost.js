@@ -22,7 +22,7 @@ const REQUESTS = {
   "ui/message": () => ({ isError: true }), // there is no chat here
   "ui/download-file": () => ({ isError: true }),
   "tools/call": (host, params) => host.callTool(textOf(params.name), params.arguments ?? {}),
-  "resources/read": (host, params) => host.client.connection.request("resources/read", { uri: textOf(params.uri) }),
+  "resources/read": (host, params) => host.send("resources/read", { uri: textOf(params.uri) }),
 };
 
 const NOTIFICATIONS = {
@@ -86,6 +86,11 @@ export class AppHost {
     this.post({ jsonrpc: "2.0", id, ...outcome });
   }
 
+  /** A request to the server, for as long as the view is shown. */
+  send(method, params, inputSchema) {
+    return this.client.connection.request(method, params, { inputSchema, signal: this.gone.signal });
+  }
+
   post(message) {
     this.frame.contentWindow?.postMessage(message, "*"); // its origin has no name
   }
@@ -125,10 +130,15 @@ export class AppHost {
 
   // ── what the user is asked ──
 
+  /** One question at a time, and none after a no: a view must not be able to keep the user busy. */
   async openLink(url) {
     if (!isWebUrl(url)) throw new CallError("Only pages of the web can be opened.", { code: INVALID });
+    if (this.hasLinkQuestion || this.refusesLinks) return { isError: true };
+    this.hasLinkQuestion = true;
     const words = el("p", {}, "It leads to ", el("strong", {}, new URL(url).host), ": ", outsideLink(url));
-    if (this.isAsking || !(await this.asks("The view wants to open a page", [words], "Open"))) return { isError: true };
+    this.refusesLinks = !(await this.asks("The view wants to open a page", [words], "Open"));
+    this.hasLinkQuestion = false;
+    if (this.refusesLinks) return { isError: true };
     window.open(new URL(url).href, "_blank", "noopener,noreferrer");
     return {};
   }
@@ -139,8 +149,7 @@ export class AppHost {
       throw new CallError(`This server has no tool ${shortened(name, 100)} for apps.`, { code: INVALID });
     }
     if (!(await this.mayCall(tool, values))) throw new CallError(`The user does not let the view call ${name}.`);
-    const { inputSchema } = tool;
-    return this.client.connection.request("tools/call", { name, arguments: values }, { inputSchema });
+    return this.send("tools/call", { name, arguments: values }, tool.inputSchema);
   }
 
   /** The user is asked once for each tool, but each time for one that destroys; a no is never asked again. */
@@ -158,10 +167,8 @@ export class AppHost {
   }
 
   async asks(title, body, yes) {
-    this.isAsking = true;
     const dialog = { title, body, buttons: [yes, "Refuse"], signal: this.gone.signal };
     const pressed = await ask(dialog).catch(() => null); // the view is gone
-    this.isAsking = false;
     return pressed === yes;
   }
 
