@@ -45,7 +45,7 @@ from http_serving import hosted
 from official import Witness
 from stable_ids import stable
 
-LANGUAGES = {"python", "console", "json", "text", "nginx", "yaml"}
+LANGUAGES = {"python", "console", "json", "text", "nginx", "yaml", "html"}
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
 
@@ -103,6 +103,11 @@ def test_every_page_is_in_the_index_and_every_disagreement_of_descriptions_is_re
 @pytest.mark.parametrize("block", blocks("python"), ids=lambda block: f"{block.page.stem}: {block.body[:40]!r}")
 def test_a_python_block_is_a_program(block: Block) -> None:
     assert block.body in {path.read_text() for path in PROGRAMS.values()}
+
+
+@pytest.mark.parametrize("block", blocks("html"), ids=lambda block: block.page.stem)
+def test_an_html_block_is_a_file(block: Block) -> None:
+    assert block.body in {path.read_text() for path in (ROOT / "docs" / "programs").glob("*.html")}
 
 
 @pytest.mark.rule("JS-3")
@@ -402,6 +407,12 @@ SCENARIOS: dict[str, list[Step]] = {
     ],
     "tools_content": [call("search", text="x", gives={"hits": ["X"]})],
     "tools_dynamic": [refuse("tools/call", name="polish", says="Unknown tool: polish"), listen_for_tools],
+    "apps": [
+        call("forecast", city="Oslo", days=3, gives={"city": "Oslo", "degrees": [5, 6, 9]}),
+        call("extend", city="Oslo", days=1, gives={"city": "Oslo", "degrees": [5]}),
+        call("advise", city="Oslo", gives="Take a hat."),
+        read("ui://weather/chart", gives=(ROOT / "docs" / "programs" / "apps_chart.html").read_text()),
+    ],
     "annotations": [call("find", text="sand", gives=["dune"]), call("discard", name="emma", gives="Gone.")],
     "transforms": [
         call("find_books", title="e", gives=["Dune (books-2026)", "Emma (books-2026)"]),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from dovetail._lazy import lazy_modules
 
 if TYPE_CHECKING:
+    from dovetail.extensions import apps as apps
     from dovetail.extensions import extension as extension
 
-__getattr__ = lazy_modules(__name__, "extension")
+__getattr__ = lazy_modules(__name__, "apps", "extension")
