@@ -20,6 +20,7 @@ DovetailError
     TooManyRequests       the server accepts no more requests for now, and has started nothing; says when to try again
   BadResponse             (client side) the server sent a response that can't be used
   ConnectionLost          (client side) the connection ended before the response
+  TaskCancelled           (client side) the task was cancelled before it had a result
   NotApproved             (client side) `approve=` said no, so the tool was not called
   NotSignedIn             (client side) the server needs a token, and accepts none of the client's; says why
 """
@@ -204,6 +205,10 @@ class ConnectionLost(DovetailError):
 
 class BadResponse(DovetailError):
     """The server sent a response that this client can't use."""
+
+
+class TaskCancelled(DovetailError):
+    """The task was cancelled before it had a result."""
 
 
 class NotApproved(DovetailError):

@@ -39,6 +39,7 @@ CELLS: dict[str, tuple[object, ...]] = {
     "last_modified": (False, False, True, True, True),
     "icons": (False, False, False, True, True),
     "server_details": (False, False, False, True, True),
+    "core_tasks": (False, False, False, True, False),
     "result_type": (False, False, False, False, True),
     "missing_resource_code": (-32002, -32002, -32002, -32002, -32602),
     "disconnect_cancels": (False, False, False, False, True),

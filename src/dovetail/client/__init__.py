@@ -7,6 +7,7 @@ from dovetail.client.client import Client
 from dovetail.client.handlers import ElicitRequest, ElicitResult, SamplingRequest
 from dovetail.client.results import CallToolResult, ListPage, LogMessage
 from dovetail.client.subscriptions import ChangeStream
+from dovetail.client.tasks import TaskUpdate, ToolTask
 
 if TYPE_CHECKING:
     from dovetail.client.group import Clients
@@ -26,7 +27,9 @@ __all__ = [
     "MemoryTokens",
     "OAuth",
     "SamplingRequest",
+    "TaskUpdate",
     "TokenFile",
+    "ToolTask",
 ]
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -131,6 +131,13 @@ TOOLS = ("tools/list", "tools", ToolDefinition)
 FASTMCP_WRAPS = "x-fastmcp-wrap-result"  # in an output schema; FastMCP wraps in every revision
 
 
+def offers_tasks(capabilities: Any) -> bool:
+    """Whether a server of 2025-11-25 makes tasks of calls."""
+    for name in ("tasks", "requests", "tools", "call"):
+        capabilities = capabilities.get(name) if isinstance(capabilities, Mapping) else None
+    return capabilities is not None
+
+
 class ToolCache:
     """The listed tools of one server; a change invalidates them."""
 
@@ -201,6 +208,16 @@ class ToolCache:
             return False
         tool = await self.load(name, timeout)
         return tool is not None and IDEMPOTENCY_KEY in (tool.meta or {})
+
+    async def may_ask_for_task(self, name: str, timeout: "Timeout") -> bool:
+        """Whether a call of the tool may ask for a task, in 2025-11-25. Later revisions leave that to the server."""
+        session = self._session
+        if not (
+            session.asks_for_tasks and session.revision.core_tasks and offers_tasks(session.negotiated.capabilities)
+        ):
+            return False
+        tool = await self.load(name, timeout)
+        return tool is not None and (tool.execution or {}).get("taskSupport") in ("optional", "required")
 
     async def is_wrapped(self, name: str, timeout: "Timeout") -> bool:
         """Whether the tool wraps a value as {"result": value}. If listing it fails, False: the call itself has run."""

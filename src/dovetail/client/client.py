@@ -16,8 +16,9 @@ from dovetail.client.handlers import RootSource, Send, call_maybe_async
 from dovetail.client.results import CallToolResult, ListPage, WireCallResult, has_flag, read_object, read_result
 from dovetail.client.session import ClientSession, Timeout
 from dovetail.client.subscriptions import ChangeStream
+from dovetail.client.tasks import ToolTask, WireTask, needs_tasks, read_created
 from dovetail.engine.subscriptions import Change
-from dovetail.errors import HEADER_MISMATCH, NotApproved, ServerError, SetupError, ToolError
+from dovetail.errors import HEADER_MISMATCH, BadResponse, NotApproved, ServerError, SetupError, ToolError
 from dovetail.protocol import types
 from dovetail.protocol.capabilities import Completion
 from dovetail.protocol.methods import ListenFilter, LogLevel
@@ -46,8 +47,8 @@ class Client:
     `max_rounds` rounds of a call. `env` is added to the environment of a command, `headers` to every request to a URL.
     `auth` is a token for the URL or a way to sign in (`OAuth()`, `ClientCredentials(...)` of `dovetail.client.oauth`);
     `transport`, "http" or "sse", skips the detection. For a server in this process `auth` is a token, and `principal` a
-    caller that needs none. With `cache`, lists and resources are cached for as long as the server allows; `fresh=True`
-    asks it again.
+    caller that needs none. With `tasks`, a server may make a task of a call; `call_tool` waits for it. With `cache`,
+    lists and resources are cached for as long as the server allows; `fresh=True` asks it again.
     """
 
     def __init__(self, target: ClientTarget, **options: Unpack[ClientOptions]) -> None:
@@ -121,6 +122,52 @@ class Client:
         `log_level` asks for the logs of this one call, since 2026-07-28. A tool whose calls may be repeated gets an
         `idempotency_key`, a random one if none is given, and is called again with it after a lost connection.
         """
+        raw = await self._call(name, arguments, timeout, progress_handler, log_level, idempotency_key)
+        task = self._read_task(name, raw, timeout)
+        if task is not None:
+            return await task.wait_or_cancel(raise_on_error=raise_on_error)
+        return await self._read_call(name, timeout, raw, raise_on_error)
+
+    async def start_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: Timeout = "default",
+        progress_handler: ProgressHandler | None = None,
+        log_level: LogLevel | None = None,
+        idempotency_key: str | None = None,
+    ) -> ToolTask:
+        """Call a tool, and return as soon as the server makes a task of the call, with a handle of it.
+
+        Needs `Client(tasks=True)`. If the server makes none, the handle has ended with the result of the call.
+        """
+        self._require_tasks("start_tool")
+        raw = await self._call(name, arguments, timeout, progress_handler, log_level, idempotency_key)
+        task = self._read_task(name, raw, timeout)
+        if task is not None:
+            return task
+        read = partial(self._read_call, name, timeout)
+        return ToolTask(self._session, None, read, timeout, latest=WireTask("", "completed"), outcome=raw)
+
+    def task(self, id: str, *, timeout: Timeout = "default") -> ToolTask:
+        """A handle of a task that was started before, perhaps by another process. Needs `Client(tasks=True)`."""
+        self._require_tasks("task")
+        return ToolTask(self._session, id, partial(self._read_call, None, timeout), timeout)
+
+    def _require_tasks(self, method: str) -> None:
+        if not self._session.asks_for_tasks:
+            raise SetupError(f"Client.{method} needs a client that declares tasks: Client(…, tasks=True)")
+
+    async def _call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        timeout: Timeout,
+        progress_handler: ProgressHandler | None,
+        log_level: LogLevel | None,
+        idempotency_key: str | None,
+    ) -> Raw:
         given = dict(arguments or {})
         if self._approve is not None:
             await self._ask_approval(self._approve, name, given, timeout)
@@ -134,12 +181,31 @@ class Client:
             params["_meta"] = {types.CALL_KEY: key}
         if self._session.tool_headers is not None:
             send = partial(self._send_with_headers, name, send, timeout)
-        raw = await self._session.finish("tools/call", params, send)
+        if await self._tools.may_ask_for_task(name, timeout):
+            params["task"] = {}
+        try:
+            return await self._session.finish("tools/call", params, send)
+        except ServerError as refused:
+            if needs_tasks(refused) and not self._session.asks_for_tasks:
+                refused.add_note("Client(…, tasks=True) declares tasks, and waits for them.")
+            raise
+
+    def _read_task(self, name: str, raw: Raw, timeout: Timeout) -> ToolTask | None:
+        """The task that a call has become, if the client asks for tasks; without that it's a BadResponse later."""
+        if not self._session.asks_for_tasks:
+            return None
+        created = read_created("tools/call", raw, self._session.revision)
+        if created is None:
+            return None
+        read = partial(self._read_call, name, timeout)
+        return ToolTask(self._session, created.task_id, read, timeout, latest=created)
+
+    async def _read_call(self, name: str | None, timeout: Timeout, raw: Raw, raise_on_error: bool) -> CallToolResult:
         answer = read_result("tools/call", raw, WireCallResult)
-        wrapped = answer.looks_wrapped and await self._tools.is_wrapped(name, timeout)
+        wrapped = answer.looks_wrapped and name is not None and await self._tools.is_wrapped(name, timeout)
         result = answer.to_result(wrapped=wrapped)
         if result.is_error and raise_on_error:
-            raise ToolError(result.text or f"The tool {name} failed and did not say why")
+            raise ToolError(result.text or f"The tool {name or 'of the task'} failed and did not say why")
         return result
 
     async def _send_with_headers(self, name: str, send: Send, timeout: Timeout, params: Params) -> Raw:
@@ -262,7 +328,10 @@ class Client:
         self, method: str, params: Params | None = None, *, timeout: Timeout = "default"
     ) -> dict[str, Any]:
         """Send any request; returns the result as the server sent it. An error raises ServerError."""
-        return read_object(method, await self._session.send(method, params or {}, timeout=timeout))
+        result = read_object(method, await self._session.send(method, params or {}, timeout=timeout))
+        if result.get("resultType") == "task" and method != "tools/call":
+            raise BadResponse(f"{method}: the server answered with a task, which only tools/call can become")
+        return result
 
     async def notify(self, method: str, params: Params | None = None) -> None:
         """Send any notification."""

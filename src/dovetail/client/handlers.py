@@ -21,7 +21,7 @@ from dovetail.client.transports.base import cancel_and_wait, page_url
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, BadResponse, MissingCapability, ProtocolError, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import require_capabilities
-from dovetail.protocol.extensions import EXTENSIONS_KEY, checked_extension, declared_extensions
+from dovetail.protocol.extensions import EXTENSIONS_KEY, TASKS, checked_extension, declared_extensions
 from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE, describe_decode_error, encode
 from dovetail.protocol.results import INPUT_REQUIRED
 from dovetail.protocol.revisions import Revision
@@ -261,6 +261,7 @@ class HandlerOptions(TypedDict, total=False):
 
     capabilities: Mapping[str, Any] | None
     extensions: Mapping[str, Mapping[str, Any]] | None  # that the client declares: settings by id
+    tasks: bool  # False
     elicitation_handler: ElicitationHandler | None
     elicitation_complete_handler: ElicitationCompleteHandler | None
     sampling_handler: SamplingHandler | None
@@ -284,6 +285,9 @@ class ClientHandlers:
             checked = {id: checked_extension(id, each, "Client: extensions=") for id, each in declared.items()}
             own[EXTENSIONS_KEY] = {**declared_extensions(own), **checked}
         self._capabilities = {revision.name: {**self._offered(revision), **own} for revision in revisions.ALL}
+        if options.get("tasks"):  # in 2025-11-25 a call asks for one, and the client declares nothing
+            for name in revisions.MODERN:
+                self._capabilities[name][EXTENSIONS_KEY] = {**declared_extensions(own), TASKS: {}}
 
     def capabilities(self, revision: Revision) -> Mapping[str, Any]:
         return self._capabilities[revision.name]
@@ -349,13 +353,13 @@ PrepareHandler = Callable[[str, Raw], RunHandler]
 INPUT_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})  # that may have such a result
 
 
-class _InputRequest(msgspec.Struct, frozen=True):
+class InputRequest(msgspec.Struct, frozen=True):
     method: str
     params: Raw = NO_PARAMS
 
 
 class RequiredInput(msgspec.Struct, frozen=True, rename="camel"):
-    input_requests: dict[str, _InputRequest] | None = None
+    input_requests: dict[str, InputRequest] | None = None
     request_state: str | None = None
 
 
@@ -404,15 +408,22 @@ def read_input_required(method: str, raw: Raw) -> RequiredInput:
     return result
 
 
-async def _answer_all(
-    method: str, requests: Mapping[str, _InputRequest], prepare_handler: PrepareHandler
-) -> dict[str, Any]:
-    """The user's input for all requests; no handler runs if one of them is not supported."""
+def prepare_answers(
+    method: str, requests: Mapping[str, InputRequest], prepare_handler: PrepareHandler
+) -> dict[str, RunHandler]:
+    """The runs of the handlers; none of them runs if one of the requests is not supported: then this is BadResponse."""
     try:
-        handlers = [prepare_handler(request.method, request.params) for request in requests.values()]
+        return {key: prepare_handler(request.method, request.params) for key, request in requests.items()}
     except UnsupportedRequest as unsupported:
         raise BadResponse(f"{method}: {unsupported.advice}") from None
-    tasks = [asyncio.ensure_future(run_handler()) for run_handler in handlers]
+
+
+async def _answer_all(
+    method: str, requests: Mapping[str, InputRequest], prepare_handler: PrepareHandler
+) -> dict[str, Any]:
+    """The user's input for all requests."""
+    handlers = prepare_answers(method, requests, prepare_handler)
+    tasks = [asyncio.ensure_future(run_handler()) for run_handler in handlers.values()]
     try:
         return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
     finally:  # the first failure, or a cancellation, cancels them all

@@ -14,7 +14,15 @@ from dovetail import __version__, errors
 from dovetail.client.cache import ResponseCache
 from dovetail.client.config import SharedOptions
 from dovetail.client.dispatcher import Dispatcher, Params, ProgressHandler, RunHandler
-from dovetail.client.handlers import INPUT_METHODS, ClientHandlers, RootSource, Send, run_rounds
+from dovetail.client.handlers import (
+    INPUT_METHODS,
+    ClientHandlers,
+    InputRequest,
+    RootSource,
+    Send,
+    prepare_answers,
+    run_rounds,
+)
 from dovetail.client.negotiation import ClientIdentity, NegotiatedProtocol, Negotiation, pinned_revision
 from dovetail.client.results import ListPage, LogMessage, read_page, read_result
 from dovetail.client.subscriptions import ChangeStream, ChangeStreams
@@ -50,12 +58,13 @@ class ClientSession:
         self._identity = ClientIdentity(options.get("client_info") or CLIENT_INFO, self._handlers.capabilities)
         self._pinned = pinned_revision(options.get("protocol_version"))
         self._timeout = options.get("timeout", 30)
-        self._max_timeout = options.get("max_timeout", 3600)
-        if not self._max_timeout > 0:
-            raise errors.SetupError(f"Client: max_timeout={self._max_timeout} must be a number of seconds above 0")
-        self._max_rounds = options.get("max_rounds", 32)
-        if self._max_rounds < 0:
-            raise errors.SetupError(f"Client: max_rounds={self._max_rounds} must be 0 or more")
+        self.max_timeout = options.get("max_timeout", 3600)
+        if not self.max_timeout > 0:
+            raise errors.SetupError(f"Client: max_timeout={self.max_timeout} must be a number of seconds above 0")
+        self.max_rounds = options.get("max_rounds", 32)
+        if self.max_rounds < 0:
+            raise errors.SetupError(f"Client: max_rounds={self.max_rounds} must be 0 or more")
+        self.asks_for_tasks = bool(options.get("tasks"))
         self._transcript = options.get("transcript")
         self._log_handler = options.get("log_handler")
         self._on_change = on_change
@@ -147,14 +156,20 @@ class ClientSession:
         progress_handler: ProgressHandler | None = None,
         log_level: LogLevel | None = None,
         on_sent: Callable[[RequestId], None] | None = None,
+        cancellable: bool = True,
     ) -> Raw:
         seconds = self.seconds(timeout)
         if self._session_ended:
             await self._renew_session(method, seconds)
         params = self._with_meta(params, log_level)
-        most, progress = self._max_timeout, progress_handler
         return await self.dispatcher.request(
-            method, params, timeout=seconds, max_timeout=most, on_progress=progress, on_sent=on_sent
+            method,
+            params,
+            timeout=seconds,
+            max_timeout=self.max_timeout,
+            on_progress=progress_handler,
+            on_sent=on_sent,
+            cancellable=cancellable,
         )
 
     async def notify(self, method: str, params: Params) -> None:
@@ -208,7 +223,11 @@ class ClientSession:
         if method not in INPUT_METHODS or not self.revision.input_required:
             return await send(params)
         prepare_handler = partial(self._handlers.prepare_handler, self.revision)
-        return await run_rounds(method, params, send, prepare_handler, self._max_rounds)
+        return await run_rounds(method, params, send, prepare_handler, self.max_rounds)
+
+    def prepare_answers(self, method: str, requests: Mapping[str, InputRequest]) -> dict[str, RunHandler]:
+        """The runs of the handlers for input requests. Raises BadResponse if one of them is not supported."""
+        return prepare_answers(method, requests, partial(self._handlers.prepare_handler, self.revision))
 
     def _with_meta(self, params: Params, log_level: LogLevel | None = None) -> Params:
         meta = self._identity.request_meta(self.revision, log_level or self.log_level)

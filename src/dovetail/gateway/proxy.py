@@ -356,7 +356,7 @@ class Catalogs:
         if schema.get("type") != "object" or not isinstance(schema.get("properties", {}), Mapping):
             raise SetupError("its inputSchema describes no object")
         return name, Tool(
-            definition=definition,
+            definition=msgspec.structs.replace(definition, execution=None),  # the gateway has no tasks
             invocation=self._invocation(self._forwarder.call_tool, definition),
             decode=_decode_arguments,
             to_result=lambda result: result,

@@ -9,6 +9,7 @@ import msgspec
 from dovetail.errors import SetupError
 from dovetail.protocol.methods import EVERY
 
+TASKS = "io.modelcontextprotocol/tasks"
 EXTENSIONS_KEY = "extensions"  # of the capabilities of a server, and of a client
 UI = "io.modelcontextprotocol/ui"  # MCP Apps
 UI_MIME_TYPE = "text/html;profile=mcp-app"  # of views; hosts compare it as it is

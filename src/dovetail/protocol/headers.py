@@ -18,6 +18,7 @@ from dovetail.protocol.revisions import Revision
 
 # By method: the field of its params that `Mcp-Name` mirrors
 MCP_NAME_FIELDS = {row.name: row.name_field for row in REQUESTS if row.name_field is not None}
+MCP_NAME_FIELDS |= dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")
 PARAMETER_TYPES = frozenset({"string", "integer", "boolean"})
 LARGEST_INTEGER = 2**53 - 1  # beyond it JavaScript clients lose digits
 

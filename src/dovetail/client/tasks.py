@@ -1,0 +1,340 @@
+"""Tasks: tool calls that go on at the server after its first response, and are polled until they end.
+
+Since 2026-07-28 they are an extension: the server decides which call becomes a task, and `tasks/get` has its questions
+and its result. In 2025-11-25 the call asks for a task; `tasks/result` waits for the result, and what the server asks
+comes as its own requests.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import Raw
+
+from dovetail.client.dispatcher import Params, RunHandler, read_server_error
+from dovetail.client.handlers import InputRequest
+from dovetail.client.results import NULL, CallToolResult, decode, read_result, result_type_of
+from dovetail.client.transports.base import cancel_and_wait
+from dovetail.client.transports.http import is_transient
+from dovetail.errors import (
+    MISSING_CAPABILITY,
+    BadResponse,
+    DovetailError,
+    ServerError,
+    TaskCancelled,
+    TooManyRequests,
+)
+from dovetail.protocol.extensions import TASKS, declared_extensions
+from dovetail.protocol.revisions import Revision
+
+if TYPE_CHECKING:
+    from dovetail.client.session import ClientSession, Timeout
+
+TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
+ReadResult = Callable[[Raw, bool], Awaitable[CallToolResult]]  # the result of the tool; True: raise its ToolError
+
+GET, UPDATE, CANCEL, RESULT = "tasks/get", "tasks/update", "tasks/cancel", "tasks/result"
+ENDED = frozenset({"completed", "failed", "cancelled"})
+DEFAULT_POLL, SHORTEST_POLL = 1.0, 0.01  # seconds
+MAX_QUESTIONS = 100  # that are open at once
+MAX_TRIES = 5  # of a request that fails in a way that may pass
+CANCEL_TIMEOUT = 5.0  # seconds for a server to cancel the task of a call that was cancelled
+
+
+class TaskUpdate(msgspec.Struct, frozen=True):
+    """The state of a task, as the server last told it."""
+
+    status: TaskStatus
+    message: str | None = None
+
+
+class WireTask(msgspec.Struct, frozen=True, rename="camel"):
+    """A task as the server sends it, in either form."""
+
+    task_id: str
+    status: TaskStatus
+    status_message: str | None = None
+    poll_interval_ms: float | None = None
+    poll_interval: float | None = None  # in 2025-11-25
+    input_requests: dict[str, InputRequest] | None = None
+    result: Raw = NULL
+    error: Raw = NULL
+
+    @property
+    def update(self) -> TaskUpdate:
+        return TaskUpdate(self.status, self.status_message)
+
+    @property
+    def outcome(self) -> Raw | DovetailError | None:
+        """The result or error of a task that has ended, since 2026-07-28."""
+        if self.status == "cancelled":
+            return _cancelled(self.status_message)
+        if self.status == "failed":
+            return read_server_error("tools/call", self.error)
+        return self.result if self.status == "completed" else None
+
+    @property
+    def poll_seconds(self) -> float:
+        given = self.poll_interval if self.poll_interval_ms is None else self.poll_interval_ms
+        return DEFAULT_POLL if given is None else max(given / 1000, SHORTEST_POLL)
+
+
+class _Created(msgspec.Struct, frozen=True):
+    task: WireTask | None = None
+
+
+def read_created(method: str, raw: Raw, revision: Revision) -> WireTask | None:
+    """The task that a call has become; None if it has a result already."""
+    if revision.core_tasks:
+        return decode(method, raw, _Created).task
+    return decode(method, raw, WireTask) if result_type_of(method, raw) == "task" else None
+
+
+def needs_tasks(refused: ServerError) -> bool:
+    """Whether the server refused a call because the client declares no tasks."""
+    required = refused.data.get("requiredCapabilities") if isinstance(refused.data, dict) else None
+    return refused.code == MISSING_CAPABILITY and isinstance(required, dict) and TASKS in declared_extensions(required)
+
+
+class ToolTask:
+    """A call that goes on at the server, from `client.start_tool` or `client.task`.
+
+    task = await client.start_tool("render", {"scene": "beach"})
+    async for update in task:
+        print(update.status, update.message)
+    result = await task.wait()
+
+    It is polled, and its questions are answered by the handlers of the client, while a caller waits for it or iterates.
+    `id` is None if the server answered at once.
+    """
+
+    def __init__(
+        self,
+        session: "ClientSession",
+        id: str | None,
+        read_result: ReadResult,
+        timeout: "Timeout" = "default",
+        *,
+        latest: WireTask | None = None,
+        outcome: Raw | None = None,
+    ) -> None:
+        self.id = id
+        self._session = session
+        self._read_result = read_result
+        self._timeout = timeout
+        self._latest = latest
+        self._outcome: Raw | DovetailError | None = outcome
+        self._due = 0.0 if latest is None else _now() + latest.poll_seconds  # when the server may be asked again
+        self._news = asyncio.Event()  # there is a new one for each change
+        self._polling = asyncio.Lock()
+        self._follower: asyncio.Task[None] | None = None
+        self._waiters = 0
+        self._rounds = 0
+        self._asked: dict[str, tuple[str, Any]] = {}  # method and params by key
+        self._answered: set[str] = set()
+        self._questions: dict[str, asyncio.Task[None]] = {}  # handlers that run, or have run, by key
+
+    def __repr__(self) -> str:
+        return f"<ToolTask {self.id}: {self.status}>"
+
+    @property
+    def status(self) -> TaskStatus | None:
+        """The status that the server last told; None if it was not asked yet."""
+        return None if self._latest is None else self._latest.status
+
+    @property
+    def message(self) -> str | None:
+        """The server's words for its status."""
+        return None if self._latest is None else self._latest.status_message
+
+    @property
+    def is_ended(self) -> bool:
+        return self.status in ENDED
+
+    async def wait(self, *, raise_on_error: bool = True) -> CallToolResult:
+        """The result of the tool, as `call_tool` returns it, in at most `max_timeout` seconds.
+
+        Raises ToolError, ServerError if the task failed, or TaskCancelled. If this is cancelled, the task goes on.
+        """
+        if self._outcome is None:
+            seconds = None if self._session.seconds(self._timeout) is None else self._session.max_timeout
+            async with self._session.time_limit(seconds, f"The task {self.id} did not end"), self._followed() as ended:
+                await asyncio.shield(ended)
+        assert self._outcome is not None
+        if isinstance(self._outcome, DovetailError):
+            raise self._outcome
+        return await self._read_result(self._outcome, raise_on_error)
+
+    async def wait_or_cancel(self, *, raise_on_error: bool) -> CallToolResult:
+        """The result, for a caller without a handle: if waiting ends early, the task is cancelled."""
+        try:
+            return await self.wait(raise_on_error=raise_on_error)
+        except BaseException:
+            if not self.is_ended:
+                with suppress(DovetailError, TimeoutError):
+                    async with asyncio.timeout(CANCEL_TIMEOUT):
+                        await self.cancel()
+            raise
+
+    async def __aiter__(self) -> AsyncIterator[TaskUpdate]:
+        """The state now, and after each change of status or message, until the task has ended."""
+        shown = None
+        async with self._followed() as follower:
+            while True:
+                news, latest = self._news, self._latest
+                if latest is not None and latest.update != shown:
+                    shown = latest.update
+                    yield shown
+                elif follower.done():
+                    follower.result()
+                    return
+                else:
+                    await news.wait()
+
+    async def refresh(self) -> None:
+        """Ask the server for the status once, but not sooner than it wants to be asked again."""
+        if self.id is not None:
+            await self._poll()
+
+    async def cancel(self) -> None:
+        """Ask the server to cancel the task. It may end otherwise all the same: `wait` tells."""
+        if self.is_ended:
+            return
+        raw = await self._send(CANCEL)
+        if self._is_core:
+            self._see(CANCEL, raw)
+
+    # ── polling ──
+
+    @property
+    def _is_core(self) -> bool:
+        return self._session.revision.core_tasks
+
+    @property
+    def _is_final(self) -> bool:
+        return self._outcome is not None or (self._is_core and self.is_ended)
+
+    @asynccontextmanager
+    async def _followed(self) -> AsyncIterator["asyncio.Task[None]"]:
+        """Poll for as long as there are waiters; they share one follower."""
+        if self._follower is None or self._follower.done():
+            self._follower = asyncio.create_task(self._follow())
+            self._follower.add_done_callback(lambda _: self._announce())
+        self._waiters += 1
+        try:
+            yield self._follower
+        finally:
+            self._waiters -= 1
+            if not self._waiters:
+                await cancel_and_wait(self._follower)
+
+    async def _follow(self) -> None:
+        """Poll until there is an outcome; handlers run at the same time, and the first failure ends all."""
+        follow = self._follow_core if self._is_core else self._follow_extension
+        try:
+            async with asyncio.TaskGroup() as handlers:
+                await follow(handlers)
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            self._questions.clear()
+
+    async def _follow_extension(self, handlers: asyncio.TaskGroup) -> None:
+        while self._outcome is None:
+            await self._poll()
+            assert self._latest is not None
+            requests = (self._latest.status == "input_required" and self._latest.input_requests) or {}
+            for key in self._questions.keys() - requests.keys():
+                self._questions.pop(key).cancel()
+            for key, run_handler in self._new_questions(requests).items():
+                self._questions[key] = handlers.create_task(self._answer(key, run_handler))
+
+    def _new_questions(self, requests: Mapping[str, InputRequest]) -> dict[str, RunHandler]:
+        if len(requests) > MAX_QUESTIONS:
+            raise BadResponse(f"{GET}: the server asks more than {MAX_QUESTIONS} questions at once")
+        for key, request in requests.items():
+            asked = (request.method, msgspec.json.decode(request.params))
+            if self._asked.setdefault(key, asked) != asked:
+                raise BadResponse(f"{GET}: the key {key[:100]!r} was reused incompatibly, for another question")
+        new = {key: each for key, each in requests.items() if key not in self._answered | self._questions.keys()}
+        self._rounds += bool(new)
+        if self._rounds > self._session.max_rounds:
+            asks = f"the server still asks for more after {self._session.max_rounds} rounds"
+            raise BadResponse(f"{GET}: {asks}; max_rounds= allows no others")
+        return self._session.prepare_answers(GET, new)
+
+    async def _answer(self, key: str, run_handler: RunHandler) -> None:
+        with self._session.dispatcher.timeouts.paused():
+            response = await run_handler()
+        await self._send(UPDATE, {"inputResponses": {key: response}})
+        self._answered.add(key)
+
+    async def _follow_core(self, handlers: asyncio.TaskGroup) -> None:
+        reading: asyncio.Task[Raw | ServerError] | None = None
+        while not self._is_final:
+            await self._poll()
+            if self.status == "input_required" and (reading is None or reading.done()):
+                reading = handlers.create_task(self._request_result())  # questions may need a stream to come on
+        if self.status == "cancelled":
+            self._outcome = _cancelled(self.message)
+        elif self._outcome is None:
+            early = None if reading is None else await reading
+            self._outcome = early if isinstance(early, Raw) else await self._request_result()
+        if reading is not None:
+            reading.cancel()
+
+    async def _request_result(self) -> Raw | ServerError:
+        try:
+            return await self._send(RESULT)
+        except ServerError as failure:
+            if self.message is not None:
+                failure.add_note(self.message)
+            return failure
+
+    async def _poll(self) -> None:
+        """Request the state, once the server may be asked again; the first one in which the task has ended is final."""
+        async with self._polling:
+            if not self._is_final:
+                await asyncio.sleep(self._due - _now())
+                self._see(GET, await self._send(GET))
+
+    def _see(self, method: str, raw: Raw) -> None:
+        before, task = self._latest, read_result(method, raw, WireTask)
+        if task.task_id != self.id:
+            raise BadResponse(f"{method}: the server answers for another task")
+        self._due = _now() + task.poll_seconds
+        if not self._is_core:
+            self._outcome = task.outcome
+        self._latest = task
+        if before is None or before.update != task.update:
+            self._announce()
+
+    def _announce(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def _send(self, method: str, more: Params | None = None) -> Raw:
+        """Send a request about the task, and again after a failure that may pass: all of them may be repeated."""
+        backoff = self._session.dispatcher.transport.backoff()
+        waits = method == RESULT
+        timeout = None if waits else self._timeout
+        for tries in range(1, MAX_TRIES + 1):
+            try:
+                params = {"taskId": self.id, **(more or {})}
+                return await self._session.send(method, params, timeout=timeout, cancellable=waits)
+            except DovetailError as failure:
+                if tries == MAX_TRIES or not is_transient(failure) or self._session.dispatcher.is_closed:
+                    raise
+                backoff.retry = failure.retry_after if isinstance(failure, TooManyRequests) else None
+            await asyncio.sleep(backoff.next_delay())
+        raise AssertionError
+
+
+def _cancelled(message: str | None) -> TaskCancelled:
+    return TaskCancelled("The task was cancelled" + ("" if message is None else f": {message}"))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
