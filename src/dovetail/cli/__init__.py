@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from dovetail.cli import new as new
     from dovetail.cli import run as run
     from dovetail.cli import show as show
+    from dovetail.cli import task as task
 
 __getattr__ = lazy_modules(
     __name__, "ask", "bench", "commands", "connect", "dev", "doctor", "gateway", "given_arguments", "inspect",
-    "install", "lint", "new", "run", "show",
+    "install", "lint", "new", "run", "show", "task",
 )  # fmt: skip

@@ -53,17 +53,26 @@ Arguments get the types that the tool asks for:
     "--args", "document", metavar="JSON", help="All arguments, as JSON, @file, or - for stdin; sent unchecked."
 )
 @click.option("--yes", "-y", is_flag=True, help="Call a tool that is marked destructive without asking.")
+@click.option("--background", is_flag=True, help="Do not wait for a call that becomes a task: print its id.")
 @output_option
 @json_option
 @options.interaction_options
 @options.call_arguments
 async def call(
-    server: ServerTarget, tool: str, given: "GivenArguments", interaction: InteractionOptions, yes: bool, **how: Any
+    server: ServerTarget,
+    tool: str,
+    given: "GivenArguments",
+    interaction: InteractionOptions,
+    yes: bool,
+    background: bool,
+    **how: Any,
 ) -> None:
     """Call TOOL of the server at TARGET: a URL, a Python program, mcp.json:name, or a command after `--`.
 
     Progress is shown as a bar, and what the server asks is asked here.
     """
+    if background and not server.is_url:
+        raise click.UsageError("--background: only for a URL; the tasks of a program end with it")
     async with server.started() as running, cli.connect.interactive_client(running, interaction) as (client, progress):
         cli.connect.require_capability(client, "tools", server)
         definition = cli.connect.find_by_name(tool, await client.list_tools(), "tool")
@@ -71,13 +80,18 @@ async def call(
         if not yes:
             await _confirm_destructive(definition, arguments, is_quiet=interaction.is_quiet)
         try:
-            result = await client.call_tool(tool, arguments, progress_handler=progress.show, raise_on_error=False)
+            task = await client.start_tool(tool, arguments, progress_handler=progress.show)
+            if background and task.id is not None:
+                cli.task.show_started(task, server.shown, as_json=how["as_json"])
+                return
+            async with task.or_cancel():
+                result = await cli.task.follow(task, progress)
         except ServerError as refusal:
             if refusal.code != URL_ELICITATION_REQUIRED:
                 raise
             raise terminal.CommandExit(str(refusal), hint=_pages_to_open(refusal.data)) from None
         progress.clear()
-        _show_call(result, **how)
+        show_call(result, **how)
 
 
 async def _confirm_destructive(tool: "ToolDefinition", arguments: dict[str, Any], *, is_quiet: bool) -> None:
@@ -106,7 +120,7 @@ def _pages_to_open(data: Any) -> str:
     return "\n".join(["Open this first, and call it again:", *(terminal.one_line(page, 2_000) for page in pages)])
 
 
-def _show_call(result: "CallToolResult", output: str | None, as_json: bool) -> None:
+def show_call(result: "CallToolResult", output: str | None, as_json: bool) -> None:
     if as_json:
         parts = {
             "structuredContent": result.structured,

@@ -254,6 +254,7 @@ async def interactive_client(
         "sampling_handler": terminal_handlers.sample,
         "log_handler": None if interaction.is_quiet else show_log,
         "roots": list(interaction.roots) or None,
+        "tasks": True,
     }
     try:
         async with connected(server, **handlers) as client:

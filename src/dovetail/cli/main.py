@@ -18,6 +18,7 @@ COMMANDS = {
     "install": "Add a server to Claude, Cursor, VS Code or Gemini.",
     "list": "List what a server offers.",
     "call": "Call a tool.",
+    "task": "Follow, or cancel, a call that goes on in the background.",
     "read": "Read a resource.",
     "prompt": "Get a prompt.",
     "complete": "Ask for completions of an argument.",

@@ -306,6 +306,11 @@ class ProgressBar:
         if (total is not None and progress >= total) or time.monotonic() - self._drawn_at >= 0.1:
             self.draw()
 
+    def say(self, message: str) -> None:
+        """Draw a message alone, without a bar."""
+        self._text = f"{ELLIPSIS} {' '.join(sanitize(message).split())}"
+        self.draw()
+
     def draw(self) -> None:
         if self._is_shown and self._text:
             self._drawn_at = time.monotonic()

@@ -125,7 +125,8 @@ class Client:
         raw = await self._call(name, arguments, timeout, progress_handler, log_level, idempotency_key)
         task = self._read_task(name, raw, timeout)
         if task is not None:
-            return await task.wait_or_cancel(raise_on_error=raise_on_error)
+            async with task.or_cancel():
+                return await task.wait(raise_on_error=raise_on_error)
         return await self._read_call(name, timeout, raw, raise_on_error)
 
     async def start_tool(

@@ -18,14 +18,7 @@ from dovetail.client.handlers import InputRequest
 from dovetail.client.results import NULL, CallToolResult, decode, read_result, result_type_of
 from dovetail.client.transports.base import cancel_and_wait
 from dovetail.client.transports.http import is_transient
-from dovetail.errors import (
-    MISSING_CAPABILITY,
-    BadResponse,
-    DovetailError,
-    ServerError,
-    TaskCancelled,
-    TooManyRequests,
-)
+from dovetail.errors import MISSING_CAPABILITY, BadResponse, DovetailError, ServerError, TaskCancelled, TooManyRequests
 from dovetail.protocol.extensions import TASKS, declared_extensions
 from dovetail.protocol.revisions import Revision
 
@@ -167,10 +160,11 @@ class ToolTask:
             raise self._outcome
         return await self._read_result(self._outcome, raise_on_error)
 
-    async def wait_or_cancel(self, *, raise_on_error: bool) -> CallToolResult:
-        """The result, for a caller without a handle: if waiting ends early, the task is cancelled."""
+    @asynccontextmanager
+    async def or_cancel(self) -> AsyncIterator[None]:
+        """Cancel the task if the block ends with an exception, or is cancelled, before the task has ended."""
         try:
-            return await self.wait(raise_on_error=raise_on_error)
+            yield
         except BaseException:
             if not self.is_ended:
                 with suppress(DovetailError, TimeoutError):
