@@ -1,6 +1,7 @@
 """The console in a browser, as its user sees it: by roles, names and words, never by what the page is made of."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -157,6 +158,7 @@ class Impostor:
         self.tools: list[dict[str, Any]] = []
         self.content: list[Any] | None = None  # None: the arguments
         self.agreed: dict[str, Any] = {}
+        self.methods: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # of the test's own
         tab.page.route("**/mcp", self._respond)
 
     def _respond(self, route: Any) -> None:
@@ -181,7 +183,7 @@ class Impostor:
             "resources/templates/list": {"resourceTemplates": []},
             "tools/call": {"content": echoed if self.content is None else self.content},
         }
-        return results.get(method, {})
+        return self.methods[method](params) if method in self.methods else results.get(method, {})
 
     def offer(self, input_schema: dict[str, Any], **more: Any) -> None:
         """One tool with this schema, in view."""

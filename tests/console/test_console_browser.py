@@ -6,12 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
-from console_page import PROBE, ConsolePage
+from console_page import PROBE, ConsolePage, Impostor, schema
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -326,6 +327,71 @@ def test_copies_have_the_names_of_headers_but_not_their_values(tab: ConsolePage)
     tab.button("Settings").click()
     assert tab.field("Headers", tab.dialog).input_value() == ""
     press(tab, "Cancel")
+
+
+# ── tasks ──
+
+WORKING = {"taskId": "t1", "status": "working", "ttlMs": None, "pollIntervalMs": 20}
+NAME = {"message": "Your name?", "requestedSchema": schema(name={"type": "string"})}
+ASKING = {**WORKING, "status": "input_required"}
+ASKING["inputRequests"] = {key: {"method": "elicitation/create", "params": NAME} for key in ("a", "b")}
+
+
+@pytest.fixture
+def tasks(impostor: Impostor) -> Iterator[dict[str, Any]]:
+    """A server whose calls become tasks: `state` is what `tasks/get` says, `sent` are the params by method."""
+    stage: dict[str, Any] = {"state": WORKING, "sent": {}}
+
+    def note(method: str, result: Callable[[], dict[str, Any]]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        return lambda params: stage["sent"].setdefault(method, []).append(params) or result()  # type: ignore[func-returns-value]
+
+    results = {
+        "tools/call": lambda: {"resultType": "task", **WORKING},
+        "tasks/get": lambda: {"resultType": "complete", **stage["state"]},
+        "tasks/update": lambda: {"resultType": "complete"},
+        "tasks/cancel": lambda: {"resultType": "complete"},
+    }
+    impostor.methods = {method: note(method, result) for method, result in results.items()}
+    impostor.offer(schema())
+    impostor.tab.button("Call").click()
+    impostor.tab.sees(impostor.tab.page, "task working")
+    yield stage
+    impostor.methods = {}
+
+
+@pytest.mark.rule("TASK-9")
+def test_a_task_is_followed_and_its_questions_are_answered(tab: ConsolePage, tasks: dict[str, Any]) -> None:
+    tasks["state"] = {**WORKING, "statusMessage": "Drawing (3/10)"}
+    tab.sees(tab.page, "task working · Drawing (3/10)")
+    tasks["state"] = ASKING
+    for name in ("Ada", "Bob"):  # one after the other
+        tab.sees(tab.dialog, "Your name?")
+        tab.field("name", tab.dialog).fill(name)
+        tab.dialog.get_by_role("button", name="Accept").click()
+    done = {"resultType": "complete", "content": [{"type": "text", "text": "a fine film"}]}
+    tasks["state"] = {**WORKING, "status": "completed", "result": done}
+    tab.sees(tab.result, "a fine film")
+    answers = {key: each for params in tasks["sent"]["tasks/update"] for key, each in params["inputResponses"].items()}
+    assert {key: each["content"]["name"] for key, each in answers.items()} == {"a": "Ada", "b": "Bob"}
+    (call,) = tasks["sent"]["tools/call"]
+    declared = call["_meta"]["io.modelcontextprotocol/clientCapabilities"]["extensions"]
+    assert declared["io.modelcontextprotocol/tasks"] == {}
+    assert "tasks/cancel" not in tasks["sent"]
+
+
+def test_a_question_that_a_task_takes_back_is_closed(tab: ConsolePage, tasks: dict[str, Any]) -> None:
+    tasks["state"] = ASKING
+    tab.sees(tab.dialog, "Your name?")
+    tasks["state"] = {**WORKING, "status": "failed", "error": {"code": -32603, "message": "The disk is full"}}
+    tab.sees(tab.result, "The disk is full")
+    assert not tab.dialog.count()
+
+
+def test_a_task_is_cancelled_with_its_call(tab: ConsolePage, tasks: dict[str, Any]) -> None:
+    with tab.page.expect_request(lambda request: request.headers.get("mcp-method") == "tasks/cancel") as sent:
+        tab.button("Cancel").click()
+    tab.sees(tab.result, "Cancelled")
+    assert sent.value.headers["mcp-name"] == "t1"
 
 
 # ── the long form ──

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 EXAMPLES = """
 \b
 Examples:
-  dovetail call http://127.0.0.1:8000/mcp render --background      prints the id of the task
   dovetail task http://127.0.0.1:8000/mcp ID                       its state now
   dovetail task http://127.0.0.1:8000/mcp ID --wait -o film.mp4    its result, when it has one
 """

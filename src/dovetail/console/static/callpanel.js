@@ -60,7 +60,11 @@ export class CallPanel {
     const transcript = new Transcript(this.client.traffic);
     this.begin(transcript, quiet);
     const options = { signal: this.running.signal, transcript, inputSchema };
-    const handlers = { onProgress: (news) => this.onProgress(news), onLog: (line) => this.log(line) };
+    const handlers = {
+      onProgress: (news) => this.onProgress(news),
+      onLog: (line) => this.log(line),
+      onTask: (task) => this.onTask(task),
+    };
     let outcome;
     const { revision } = this.client.connection; // of the call; another may be spoken when it ends
     try {
@@ -125,6 +129,15 @@ export class CallPanel {
     this.drawProgress();
   }
 
+  /** The state of a task takes the place of progress. */
+  onTask({ status, statusMessage }) {
+    this.news = null;
+    this.bar.removeAttribute("value");
+    show(this.progress, true);
+    const words = [`task ${textOf(status).replace("_", " ")}`, shortened(textOf(statusMessage), 200)];
+    this.say(words.filter(Boolean).join(" · "));
+  }
+
   log(line) {
     show(this.logPane, true);
     this.logs.add(line);
@@ -137,10 +150,14 @@ export class CallPanel {
       this.bar.value = Math.min(progress, total);
     }
     const share = total > 0 ? `${Math.round((progress / total) * 100)} %` : String(progress);
-    this.words.textContent = [share, shortened(textOf(message), 200)].filter(Boolean).join(" · ");
+    this.say([share, shortened(textOf(message), 200)].filter(Boolean).join(" · "));
+  }
+
+  say(words) {
+    this.words.textContent = words;
     if (performance.now() - this.spoken > SPEAK_MS) {
       this.spoken = performance.now();
-      announce(`Progress: ${this.words.textContent}`);
+      announce(`Progress: ${words}`);
     }
   }
 }

@@ -1,7 +1,7 @@
 // The connection that all sections share, with its state, and what they do over it: suggestions, snippets, replays.
 
 import { addressOf } from "./catalog.js";
-import { ModernConnection } from "./modern.js";
+import { ModernConnection, WITHOUT_TASKS } from "./modern.js";
 import { answerer } from "./questions.js";
 import { SessionConnection } from "./session.js";
 import { Transcript } from "./transcript.js";
@@ -164,7 +164,7 @@ export class Client extends EventTarget {
   }
 
   stamp(revision) {
-    return ModernConnection.prototype.stamp.call({ revision, settings: {} });
+    return ModernConnection.prototype.stamp.call({ revision, settings: {} }, WITHOUT_TASKS);
   }
 
   // ── ways from one section to another ──

@@ -13,8 +13,8 @@ const MAX_PAGES = 1000;
 const MAX_ITEMS = 100_000;
 
 /** How one request is made; every part may be left out. `seconds`: of silence after which it is given up. */
-export function callWith({ signal, seconds = 0, transcript, onProgress, onLog, inputSchema } = {}) {
-  return { signal: signal ?? AbortSignal.timeout(QUICK_MS), seconds, transcript, onProgress, onLog, inputSchema };
+export function callWith({ signal, seconds = 0, ...others } = {}) {
+  return { signal: signal ?? AbortSignal.timeout(QUICK_MS), seconds, ...others };
 }
 
 export class Connection extends EventTarget {

@@ -2,7 +2,10 @@
 
 import { isObject } from "./format.js";
 
-const NAMED_BY = { "tools/call": "name", "prompts/get": "name", "resources/read": "uri" };
+const NAMED_BY = {
+  ...{ "tools/call": "name", "prompts/get": "name", "resources/read": "uri" },
+  ...{ "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId" },
+};
 const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,100}$/;
 const MIRRORED_TYPES = ["string", "integer", "boolean"];
 const MAX_DEPTH = 20;

@@ -3,12 +3,14 @@
 
 import { CLIENT_INFO, Connection, EXTENSIONS, pause } from "./connection.js";
 import { mirroredHeaders } from "./mirror.js";
+import { followTask, TASKS } from "./tasks.js";
 import { Transcript } from "./transcript.js";
 import { CallError, isPassing } from "./transport.js";
 import { isObject } from "./format.js";
 
 const META = "io.modelcontextprotocol/";
-const CAPABILITIES = { elicitation: { form: {}, url: {} }, sampling: {}, roots: {}, extensions: EXTENSIONS };
+export const WITHOUT_TASKS = { elicitation: { form: {}, url: {} }, sampling: {}, roots: {}, extensions: EXTENSIONS };
+const CAPABILITIES = { ...WITHOUT_TASKS, extensions: { ...EXTENSIONS, [TASKS]: {} } };
 const MAX_ROUNDS = 32;
 const MAX_QUESTIONS = 100;
 const LONGEST_PAUSE_MS = 5000;
@@ -26,12 +28,12 @@ export class ModernConnection extends Connection {
     this.inTurn(() => this.listen()).catch(() => {}); // lists can be loaded without notifications of changes
   }
 
-  stamp() {
+  stamp(capabilities = CAPABILITIES) {
     const level = this.settings.logLevel;
     return {
       [`${META}protocolVersion`]: this.revision,
       [`${META}clientInfo`]: CLIENT_INFO,
-      [`${META}clientCapabilities`]: CAPABILITIES,
+      [`${META}clientCapabilities`]: capabilities,
       ...(level ? { [`${META}logLevel`]: level } : {}),
     };
   }
@@ -50,6 +52,7 @@ export class ModernConnection extends Connection {
     let more = {};
     for (let round = 0, waits = 0; round <= MAX_ROUNDS; round += 1) {
       const result = await this.exchange(method, { ...stamped, ...more }, call, headers);
+      if (result.resultType === "task" && method === "tools/call") return followTask(this, result, call);
       if (result.resultType !== "input_required") return result;
       const asks = isObject(result.inputRequests) && Object.keys(result.inputRequests).length > 0;
       if (!asks) await pause(Math.min(100 * 2 ** waits, LONGEST_PAUSE_MS), call.signal);
