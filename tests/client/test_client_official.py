@@ -204,3 +204,19 @@ async def test_everything_that_a_server_of_the_sdk_offers(reach: Reach, version:
                 await client.call_tool("announce")
                 received = {await asyncio.wait_for(anext(changes), 20) for _ in range(2)}
                 assert received == {Change("tools"), Change("updated", "notes://all")}
+
+
+@pytest.mark.rule("TASK-54", "TASK-55")
+@pytest.mark.parametrize("target", ["streamableHttp"], indirect=True)
+async def test_a_task_of_the_everything_server(target: Any) -> None:
+    """In the form of 2025-11-25, with a question."""
+
+    def choose(question: ElicitRequest) -> str:
+        assert list(question.fields) == ["interpretation"]
+        return "snake"
+
+    async with Client(target, tasks=True, elicitation_handler=choose) as client:
+        task = await client.start_tool("simulate-research-query", {"topic": "python", "ambiguous": True})
+        statuses = [update.status async for update in task]
+        assert (statuses[0], statuses[-1], "input_required" in statuses) == ("working", "completed", True)
+        assert "python (snake)" in (await task.wait()).text
