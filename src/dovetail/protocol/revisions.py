@@ -32,6 +32,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     disconnect_cancels: bool = False  # HTTP: a disconnect cancels the call
     resumable: bool = False  # HTTP: priming event, `retry` and `Last-Event-ID`
     log_on_request: bool = False  # log messages only for a request that names a level
+    core_tasks: bool = False  # a client asks for a task by `params.task`; later they are an extension
     listens: bool = False  # list changes are sent on `subscriptions/listen`; otherwise to the session
     # how the server sends server requests
     input_required: bool = False  # as an `input_required` result; otherwise as a JSON-RPC request
@@ -69,7 +70,7 @@ R2024_11_05 = replace(  # without what 2025-03-26 brought
     progress_message=False,
     completions_capability=False,
 )
-R2025_11_25 = Revision(name="2025-11-25", error_id_optional=True, resumable=True, elicitation_ids=True)
+R2025_11_25 = Revision(name="2025-11-25", error_id_optional=True, resumable=True, elicitation_ids=True, core_tasks=True)
 R2026_07_28 = Revision(
     name="2026-07-28",
     handshake=False,

@@ -264,6 +264,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     output_schema: Mapping[str, Any] | None = None
     annotations: ToolAnnotations | None = None
     icons: Sequence[Icon] | None = None
+    execution: Mapping[str, Any] | None = None  # whether its calls can be tasks, in 2025-11-25
     meta: Meta | None = msgspec.field(name="_meta", default=None)
 
     @property
@@ -348,6 +349,8 @@ def shape_definition(definition: D, revision: Revision) -> D:
 
 def _shape_tool(tool: ToolDefinition, revision: Revision) -> dict[str, Any]:
     changes: dict[str, Any] = {}
+    if tool.execution is not None and not revision.core_tasks:
+        changes["execution"] = None
     if not revision.tool_annotations:
         changes["annotations"] = None
     elif not revision.titles and tool.title is not None:  # the only place such a revision has for it

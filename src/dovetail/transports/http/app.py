@@ -367,7 +367,8 @@ class RunningApp:
     async def _end(self, timeout: float) -> None:
         self.is_open = False
         self._endpoint.stop_server_requests()  # when the streams end no response can arrive
-        await self.in_flight.close(timeout)
+        tasks = self._engine.tasks
+        await asyncio.gather(self.in_flight.close(timeout), *([] if tasks is None else [tasks.drain(timeout)]))
         self.started.cancel()  # if it still runs, or never began
         await asyncio.wait([self.started])
         try:
