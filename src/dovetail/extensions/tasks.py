@@ -69,16 +69,16 @@ def add_tasks(engine: "Engine") -> None:
     """Add tasks to a server, for its first tool with `task=`."""
     tasks = Tasks(engine)
     methods = Methods(tasks)
-    table: list[tuple[str, frozenset[str], type[Params], Any]] = [
-        ("tasks/get", CORE | VERSIONS, TaskParams, methods.get),
-        ("tasks/cancel", CORE | VERSIONS, TaskParams, methods.cancel),
-        ("tasks/update", VERSIONS, UpdateTaskParams, methods.update),
-        ("tasks/result", CORE, TaskParams, methods.result),
-        ("tasks/list", CORE, ListParams, methods.list),
-    ]
-    rows: dict[str, tuple[Method, Handler]] = {}
-    for name, versions, params, handler in table:
-        rows[name] = Method(name, versions, params, None if params is ListParams else "task_id"), handler
+    rows: dict[str, tuple[Method, Handler]] = {
+        row.name: (row, handler)
+        for row, handler in (
+            (Method("tasks/get", CORE | VERSIONS, TaskParams, "task_id"), methods.get),
+            (Method("tasks/cancel", CORE | VERSIONS, TaskParams, "task_id"), methods.cancel),
+            (Method("tasks/update", VERSIONS, UpdateTaskParams, "task_id"), methods.update),
+            (Method("tasks/result", CORE, TaskParams), methods.result),
+            (Method("tasks/list", CORE, ListParams), methods.list),
+        )
+    }
     engine.tasks = tasks
     engine.add_extension(TASKS, DeclaredExtension({}, VERSIONS), rows, "@server.tool(task=…)", tasks.layer)
 
