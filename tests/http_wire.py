@@ -20,6 +20,7 @@ META = {
 VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY = META
 LOG_KEY = "io.modelcontextprotocol/logLevel"
 NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+NAMED_BY |= dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")
 BOTH = "application/json, text/event-stream"
 
 

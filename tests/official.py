@@ -46,6 +46,14 @@ RESULTS = {
     "subscriptions/listen": "SubscriptionsListenResult",
 }
 MODERN = "2026-07-28"
+# In 2025-11-25 tasks are of the core; in 2026-07-28 they are an extension, whose types are not in its schema.
+TASKS_2025 = {
+    "tasks/get": "GetTaskResult",
+    "tasks/cancel": "CancelTaskResult",
+    "tasks/list": "ListTasksResult",
+    "tasks/result": "CallToolResult",  # of the only requests that become tasks
+}
+TASKS_METHOD = "notifications/tasks"
 ERRORS_2026 = {
     -32020: "HeaderMismatchError",
     -32021: "MissingRequiredClientCapabilityError",
@@ -167,6 +175,8 @@ class Witness:
             self._object(f"{revision} knows no requests of a server: {str(message)[:300]}")
         elif "id" in message:
             self._check(revision, "ServerRequest", message)
+        elif message["method"] == TASKS_METHOD:
+            self._check_task(message["params"])
         else:
             self._check(revision, "ServerNotification", message)
             self._check(revision, "JSONRPCNotification", message)
@@ -198,6 +208,12 @@ class Witness:
             revision = self.session_revision = message["result"]["protocolVersion"]
         name = "JSONRPCResultResponse" if has_type(revision, "JSONRPCResultResponse") else "JSONRPCResponse"
         self._check(revision, name, message)
+        if revision == "2025-11-25" and (method in TASKS_2025 or "task" in message["result"]):
+            self._check(revision, TASKS_2025.get(method, "CreateTaskResult"), message["result"])
+            return
+        if revision == MODERN and (method == "tasks/get" or message["result"].get("resultType") == "task"):
+            self._check_task(message["result"], is_new=method == "tools/call")
+            return
         asks = method in ASKING and revision == MODERN and message["result"].get("resultType") == "input_required"
         self._check(revision, "InputRequiredResult" if asks else RESULTS.get(method, "Result"), message["result"])
         if asks and not message["result"].keys() & {"inputRequests", "requestState"}:
@@ -206,6 +222,25 @@ class Witness:
             self._object(f"an input_required with hints for caches: {str(message)[:200]}")
         if method == "tools/call" and revision in ("2024-11-05", "2025-03-26"):
             self._check(revision, "CallToolResult", message["result"])
+
+    def _check_task(self, task: dict[str, Any], *, is_new: bool = False) -> None:
+        """The shapes of the extension, in the words of its text."""
+        status, outcome = task.get("status"), task.keys() & {"inputRequests", "result", "error"}
+        parts = {"input_required": {"inputRequests"}, "completed": {"result"}, "failed": {"error"}}
+        durations = [task.get("ttlMs"), task.get("pollIntervalMs", 1)]
+        is_right = (
+            status in ("working", "input_required", "completed", "failed", "cancelled")
+            and all(isinstance(task.get(name), str) for name in ("taskId", "createdAt", "lastUpdatedAt"))
+            and all(type(each) is int and each > 0 for each in durations)
+            and outcome == (set() if is_new else parts.get(status, set()))
+            and not task.keys() & {"task", "ttl", "pollInterval", "requestState"}
+        )
+        if not is_right:
+            self._object(f"no Task of the extension: {str(task)[:300]}")
+        if "result" in outcome:
+            self._check(MODERN, "CallToolResult", task["result"])
+        for request in task.get("inputRequests", {}).values():
+            self._check(MODERN, "InputRequest", request)
 
     def _check(self, revision: str, name: str, instance: Any) -> None:
         try:
@@ -228,7 +263,7 @@ def _key(id: Any) -> Any:
 
 def _is_modern(message: dict[str, Any]) -> bool:
     meta = (message.get("params") or {}).get("_meta") or {}
-    acknowledges = message["method"] == "notifications/subscriptions/acknowledged"
+    acknowledges = message["method"] in ("notifications/subscriptions/acknowledged", TASKS_METHOD)
     return acknowledges or "io.modelcontextprotocol/subscriptionId" in meta
 
 

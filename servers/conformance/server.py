@@ -9,6 +9,7 @@ import asyncio
 import base64
 from typing import Annotated, Any
 
+from background import add_background_tools
 from questions import add_asking_tools, add_questions_by_hand
 
 from dovetail import Audio, Context, EmbeddedResource, Field, Image, ResourceContents, Server, Text, ToolError
@@ -59,6 +60,7 @@ def create_server() -> Server:
     add_prompts(server)
     add_asking_tools(server)
     add_questions_by_hand(server)
+    add_background_tools(server)
     add_changing_tools(server)  # what comes back comes back as the last, so that it has to be the last
     return server
 

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from dovetail.registry.elicitation import Elicited as Elicited
     from dovetail.registry.elicitation import ElicitUrl as ElicitUrl
     from dovetail.registry.registration import Idempotency as Idempotency
+    from dovetail.registry.registration import TaskConfig as TaskConfig
     from dovetail.registry.roots import Root as Root
     from dovetail.registry.roots import Roots as Roots
     from dovetail.registry.sampling import Sample as Sample
@@ -130,7 +131,7 @@ _NAMES = {
     ],
     "registry.dependencies": ["Depends"],
     "registry.elicitation": ["Elicit", "ElicitUrl", "Elicited"],
-    "registry.registration": ["Idempotency"],
+    "registry.registration": ["Idempotency", "TaskConfig"],
     "registry.roots": ["Root", "Roots"],
     "registry.sampling": ["Sample", "Sampled"],
     "registry.transforms": ["ArgTransform", "ToolTransform"],

@@ -56,6 +56,8 @@ class Server:
     def __init__(self, name: str, *, tools: "ToolRegistry | None" = None, **options: Unpack[ServerOptions]) -> None:
         settings = Options.from_keywords(options)
         self.engine = Engine(_implementation(name, settings), settings, _catalog(tools))
+        self.engine.load_tasks = lambda: extensions.tasks.add_tasks(self.engine)
+        self.engine.look_for_tasks()  # a registry may have some
         self._routes: dict[str, tuple[Callable[..., Any], Sequence[str]]] = {}
 
     @property

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from dovetail import errors
 from dovetail.engine.call_tool import EXITS, is_cancelled
@@ -82,7 +83,8 @@ SUBJECTS: dict[str, Callable[[Any], Subject]] = {
         params.ref.uri or params.ref.name,
         Raw(jsonrpc.encode({**params.context.arguments, params.argument.name: params.argument.value})),
     ),
-    "subscriptions/listen": lambda params: (None, Raw(jsonrpc.encode(params.notifications))),
+    # without the ids of tasks: to some callers, an id is all that it takes
+    "subscriptions/listen": lambda params: (None, Raw(jsonrpc.encode(replace(params.notifications, task_ids=[])))),
 }
 
 

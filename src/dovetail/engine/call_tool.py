@@ -14,7 +14,13 @@ from dovetail import engine as lazy
 from dovetail import errors
 from dovetail.engine.concurrency import CallTimeout, HeldSlots, Limit, with_function_timeout, with_timeout
 from dovetail.engine.context import Context
-from dovetail.engine.request_context import Checkpoint, InputNeeded, RequestContext, server_requests_of
+from dovetail.engine.request_context import (
+    Checkpoint,
+    InputNeeded,
+    RequestContext,
+    server_requests_of,
+    threads_of,
+)
 from dovetail.protocol import headers, jsonrpc
 from dovetail.protocol.capabilities import require_capabilities
 from dovetail.protocol.elicitation import InputRequired
@@ -23,7 +29,7 @@ from dovetail.protocol.results import Result, ToolResult
 from dovetail.protocol.session import Rules
 from dovetail.protocol.types import Text
 from dovetail.registry.functions import Invocation
-from dovetail.registry.registration import Caching, Idempotency
+from dovetail.registry.registration import Caching, Idempotency, TaskRoute
 from dovetail.registry.tools import Tool
 from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json
 
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
     from dovetail.engine.rate_limits import RateLimiter
     from dovetail.engine.request_context import ServerRequests
+    from dovetail.engine.threads import ThreadPool
 
 T = TypeVar("T")
 EXITS = (SystemExit, KeyboardInterrupt)  # a function that raises one must not end the whole server
@@ -64,6 +71,9 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
     if tool.route is not None and admitted is None:
         if isinstance(tool.route, Idempotency):
             return await lazy.idempotency.call_once(engine, context, tool)
+        if isinstance(tool.route, TaskRoute):
+            assert engine.tasks is not None
+            return await engine.tasks.call(engine, context, tool)
         is_cached = isinstance(tool.route, Caching)
         return await (lazy.result_cache.call_cached if is_cached else lazy.mounts.call_mounted)(engine, context, tool)
     slots = context.slots = HeldSlots()
@@ -115,16 +125,25 @@ async def find_item(engine: "Engine", context: RequestContext, find: Callable[[R
 
 async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool, slots: HeldSlots) -> None:
     """Take the tool's slot before the server's: a call that waits for a busy tool must not hold one of the server's."""
-    limits: tuple[Limit, ...] = engine.limits
+    run = context.run
+    limits: tuple[Limit, ...] = engine.limits if run is None else (run.limit,)
     if tool.is_limited:
         own = engine.call_limits.for_tool(tool)
         if own.rates is not None:
             await _check_rate(own.rates, context, tool)
         if own.slots is not None:
             limits = (own.slots, *limits)
+    if run is not None:
+        await run.begin()
     for limit in limits:
-        await limit.acquire()
-        slots.held += (limit,)
+        if run is None or not run.is_detached:
+            await limit.acquire()
+            slots.held += (limit,)
+            continue
+        try:
+            await limit.reclaim()  # a task waits however long the queue is
+        finally:
+            slots.held += (limit,)
     slots.taken = True
 
 
@@ -351,10 +370,11 @@ def _bind(
         if plan is not None:
             work = lazy.dependencies.start_with_dependencies(engine, context, invocation, plan, bound, label, ctx)
         else:
-            work = bound() if invocation.is_async else _run(engine, bound, label, in_thread=invocation.in_thread)
+            pool = threads_of(engine, context) if invocation.in_thread else None
+            work = bound() if invocation.is_async else _run(pool, bound, label)
     return work if run_in_context is None else run_in_context(engine, context, invocation, ctx, work)
 
 
-async def _run(engine: "Engine", bound: "functools.partial[Any]", label: str, *, in_thread: bool) -> Any:
-    value = await engine.threads.run(bound, label=label) if in_thread else bound()
+async def _run(pool: "ThreadPool | None", bound: "functools.partial[Any]", label: str) -> Any:
+    value = bound() if pool is None else await pool.run(bound, label=label)
     return value if type(value) in PLAIN_TYPES or not inspect.isawaitable(value) else await value

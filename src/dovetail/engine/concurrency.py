@@ -471,6 +471,14 @@ class PausableTimeout:
         self._pauses -= 1
         self._run()
 
+    def restart(self, seconds: float) -> None:
+        """Begin anew, with another length; on the loop only."""
+        self.seconds = self._remaining = seconds
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._run()
+
     def expire(self) -> None:
         """Let the timeout expire now."""
         if self._task is not None and not self._fired:
@@ -493,9 +501,13 @@ class PausableTimeout:
 _timeouts: ContextVar[tuple[PausableTimeout, ...]] = ContextVar("timeouts", default=())
 
 
-async def with_function_timeout(work: Coroutine[Any, Any, T], seconds: float) -> T:
+def with_function_timeout(work: Coroutine[Any, Any, T], seconds: float) -> Awaitable[T]:
     """`with_timeout` that `paused_timeouts` can pause, also from tasks and threads that the function starts."""
-    timeout = PausableTimeout(seconds)
+    return with_pausable_timeout(work, PausableTimeout(seconds))
+
+
+async def with_pausable_timeout(work: Coroutine[Any, Any, T], timeout: PausableTimeout) -> T:
+    """`with_function_timeout` by a timer of the caller's."""
     token = _timeouts.set((*_timeouts.get(), timeout))
     try:
         return await run_with_timer(work, lambda: timeout)

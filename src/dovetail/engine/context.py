@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from dovetail import engine as lazy
 from dovetail import registry
@@ -172,16 +172,19 @@ class Context:
     ) -> Awaitable[None]:
         """Notify the client how far the call is, if it has asked for progress."""
         token = self._context.request.params.meta.progress_token
-        if token is UNSET:
+        if token is UNSET and self._context.run is None:
             return self._no_op()
         return self._run(self._report_progress(token, progress, total, message))
 
     async def _report_progress(
-        self, token: RequestId, progress: float, total: float | None, message: str | None
+        self, token: RequestId | UnsetType, progress: float, total: float | None, message: str | None
     ) -> None:
-        if self._context.progress is None:
-            self._context.progress = lazy.progress.ProgressSender(self._context, token, self._loop)
-        await self._context.progress.report(progress, total, message)
+        if self._context.run is not None:
+            self._context.run.report(progress, total, message)
+        if token is not UNSET:
+            if self._context.progress is None:
+                self._context.progress = lazy.progress.ProgressSender(self._context, token, self._loop)
+            await self._context.progress.report(progress, total, message)
         await self._yield_to_loop()
 
     def log(self, level: LogLevel, data: Any, logger: str | None = None) -> Awaitable[None]:
@@ -282,6 +285,16 @@ class Context:
         if (channel := self._context.channel) is not None:
             for kind in sorted(record.announced):
                 await channel.notify(jsonrpc.notification(f"notifications/{kind}/list_changed"))
+
+    # ── tasks ──
+
+    def detach(self, message: str | None = None) -> Awaitable[None]:
+        """From here on the call is a task, of which clients are shown the message; for a tool with `task=`.
+
+        It stays an ordinary call for clients that can't have a task, and one that is a task already gets the message.
+        """
+        run = self._context.run
+        return self._no_op() if run is None else self._run(as_coroutine(run.detach(message)))
 
     # ── the connection ──
 

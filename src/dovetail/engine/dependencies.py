@@ -15,7 +15,7 @@ import msgspec
 
 from dovetail.engine.call_tool import is_cancelled
 from dovetail.engine.context import Context
-from dovetail.engine.request_context import RequestContext
+from dovetail.engine.request_context import RequestContext, threads_of
 from dovetail.engine.threads import CallEnded, ThreadPool, call_has_ended, wait_in_thread
 from dovetail.errors import Busy
 from dovetail.registry.dependencies import Dependency, Filled, Node, Plan, replaced
@@ -46,7 +46,7 @@ def start_with_dependencies(
         return Scope(values, plan.fills, label, workers).run(plan.dependencies, call)
     scope = Scope(values, plan.fills, label, loop=asyncio.get_running_loop())
     run = scope.run_plain if plan.is_plain else lambda *work: _run_to_end(scope.run(*work))
-    in_thread = partial(engine.threads.run, partial(run, plan.late, call), label=label)
+    in_thread = partial(threads_of(engine, context).run, partial(run, plan.late, call), label=label)
     return Scope(values, (), label).run(plan.early, in_thread) if plan.early else in_thread()
 
 

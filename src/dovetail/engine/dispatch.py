@@ -36,17 +36,23 @@ async def handle(engine: "Engine", context: RequestContext) -> bytes:
         return result.encode(shaper)
     except BaseException as failure:
         context.mark_cancelled()  # for functions that still run in threads
-        if isinstance(failure, ToolError) and request.method == "tools/call":  # raised by a middleware
-            tool = engine.tools.find(request.params.name, engine.rules_of(context))
-            has_schema = tool is not None and tool.definition.output_schema is not None
-            return error_result(str(failure), has_schema=has_schema).encode(shaper)
-        raise _as_protocol_error(engine, context, failure) from None
+        return encode_failure(engine, context, failure)
     finally:
         if context.before_response:
-            await _run_before_response(context)
+            await run_before_response(context)
 
 
-async def _run_before_response(context: RequestContext) -> None:
+def encode_failure(engine: "Engine", context: RequestContext, failure: BaseException) -> bytes:
+    """The encoded result of a call for whose failure there is one. Raises the error of any other."""
+    request = context.request
+    if isinstance(failure, ToolError) and request.method == "tools/call":  # raised by a middleware
+        tool = engine.tools.find(request.params.name, engine.rules_of(context))
+        has_schema = tool is not None and tool.definition.output_schema is not None
+        return error_result(str(failure), has_schema=has_schema).encode(engine.shapers[request.revision.name])
+    raise _as_protocol_error(engine, context, failure) from None
+
+
+async def run_before_response(context: RequestContext) -> None:
     for callback in context.before_response:  # to which a callback may add others
         try:
             await callback()
@@ -78,7 +84,10 @@ def _as_protocol_error(engine: "Engine", context: RequestContext, failure: BaseE
 
 
 def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Layer:
-    """One closure for each middleware around the handlers, the first one outermost; around them rates and audit."""
+    """One closure for each middleware around the handlers, the first one outermost; around them rates and audit.
+
+    Outside of these are the layers of extensions, and the tool search.
+    """
 
     def innermost(context: RequestContext) -> Awaitable[Result]:
         handler = engine.handlers.get(context.request.method)
@@ -93,6 +102,8 @@ def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Layer:
         chain = lazy.rate_limits.rate_limited(engine, chain)
     if engine.audit is not None:
         chain = lazy.audit.audited(engine.audit, chain)
+    for layer in engine.layers:
+        chain = layer(engine, chain)
     return chain if engine.search is None else lazy.tool_search.unwrap_calls(engine, chain)
 
 

@@ -10,6 +10,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dovetail import engine as lazy
 from dovetail import registry
 from dovetail import schema as lazy_schema
@@ -19,7 +21,7 @@ from dovetail.engine.dispatch import Layer, Middleware, compile_chain
 from dovetail.engine.handlers import HANDLERS, Handler, call_function
 from dovetail.engine.options import Options, random_secrets
 from dovetail.engine.redaction import Redactor, guard_loggers
-from dovetail.engine.request_context import RequestContext
+from dovetail.engine.request_context import RequestContext, TaskRunner
 from dovetail.engine.resources import Resources
 from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeKind, Hub, Refresher
 from dovetail.engine.threads import ThreadPool
@@ -55,6 +57,14 @@ log = logging.getLogger("dovetail")
 def _of_root(name: str) -> Any:
     """A property whose value is that of the root, at a mounted server too."""
     return property(lambda each: getattr(each.root, name), lambda each, value: setattr(each.root, name, value))
+
+
+class TaskTimings(msgspec.Struct, frozen=True):
+    """Seconds: how often tasks are looked at whose worker may be lost, and until the store is asked again."""
+
+    poll_every: float = 5.0  # where a client waits for one
+    sweep_every: float = 30.0  # all of them
+    retry_delay: float = 2.0
 
 
 class Engine:
@@ -95,6 +105,7 @@ class Engine:
         self.search: ToolSearch | None = None if options.tool_search is False else lazy.tool_search.ToolSearch(self)
         self._middleware: list[Middleware] = []
         has_own_middleware = options.rate_limit or self.audit is not None or self.search is not None
+        self.layers: list[Callable[[Engine, Layer], Layer]] = []  # of extensions, around all middleware
         self.chain: Layer | None = compile_chain(self, ()) if has_own_middleware else None
         self.unconditional_methods: frozenset[str] = frozenset()  # need no check of capabilities; none until known
         self.methods: Mapping[str, Method] = REQUEST_ROWS  # with those of extensions
@@ -102,6 +113,9 @@ class Engine:
         self.notifications: dict[str, Callable[..., None]] = {}  # of extensions
         self._extensions: dict[str, DeclaredExtension] = {}
         self.start_checks: dict[str, Callable[[], None]] = {}  # of extensions, by id; they raise SetupError
+        self.tasks: TaskRunner | None = None  # from the first tool with `task=` on
+        self.load_tasks: Callable[[], None] = lambda: None  # sets it
+        self.task_timings = TaskTimings()
         self._capabilities: ServerCapabilities | None = None
         self._capability_changes = 0
         self._capabilities_lock = threading.Lock()
@@ -123,6 +137,7 @@ class Engine:
 
     def _catalog_changed(self, kind: ChangeKind, *, by_files: bool = False) -> None:
         """`by_files`: files were added or removed; each worker detects that itself."""
+        self.look_for_tasks()
         self.forget_capabilities()
         refreshed = None if self.refresher is None else self.refresher.changed
         if refreshed is not None and not by_files:
@@ -132,6 +147,11 @@ class Engine:
         if not by_itself and self._state is not None and self._state.shared and self.is_serving:
             log.warning("%s changed at this worker; others do not have that unless on_refresh brings it there", kind)
         self.publish(Change(kind))
+
+    def look_for_tasks(self) -> None:
+        """Load the tasks extension for the first tool that needs it."""
+        if self.tools.has_tasks and self.tasks is None:
+            self.load_tasks()
 
     def visibility_rules(self, where: str, options: "Mapping[str, Any]") -> Rules:
         """The rules of `enable` and `disable`. Raises SetupError if nothing fits them."""
@@ -165,9 +185,13 @@ class Engine:
         self.chain = compile_chain(self, self._middleware)
 
     def add_extension(
-        self, id: str, extension: DeclaredExtension, rows: "Mapping[str, tuple[Method, Handler]]", where: str
-    ) -> None:
-        """Declare an extension, with rows and handlers of its methods. Raises SetupError for what is there already."""
+        self, id: str, extension: DeclaredExtension, rows: "Mapping[str, tuple[Method, Handler]]", where: str,
+        layer: "Callable[[Engine, Layer], Layer] | None" = None,
+    ) -> None:  # fmt: skip
+        """Declare an extension, with rows and handlers of its methods, and perhaps a layer around all calls.
+
+        Raises SetupError for what is there already.
+        """
         if id in self._extensions:
             raise SetupError(f"{where}: there is already an extension {id}")
         if known := sorted(rows.keys() & self.methods.keys()):
@@ -175,6 +199,9 @@ class Engine:
         self._extensions[id] = extension
         self.methods = {**self.methods, **{name: row for name, (row, _) in rows.items()}}
         self.handlers = {**self.handlers, **{name: handler for name, (_, handler) in rows.items()}}
+        if layer is not None:
+            self.layers.append(layer)
+            self.chain = compile_chain(self, self._middleware)
         self.forget_capabilities()
 
     def _open_limits(self) -> None:
@@ -215,7 +242,11 @@ class Engine:
         if any(item.definition.mime_type == UI_MIME_TYPE for item in resources.direct.registered.items):
             extensions.setdefault(UI, DeclaredExtension())  # also where the views come from mounts and backends
         made = ServerCapabilities(
-            names=names, list_changed=options.list_changed, experimental=experimental, extensions=extensions
+            names=names,
+            list_changed=options.list_changed,
+            experimental=experimental,
+            extensions=extensions,
+            tasks={} if self.tasks is None else {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}},
         )
         with self._capabilities_lock:
             if changes == self._capability_changes:  # else another thread has changed a catalog meanwhile
@@ -231,9 +262,11 @@ class Engine:
             self.parent.forget_capabilities()
 
     def capabilities_for(self, context: RequestContext) -> ServerCapabilities:
-        """The capabilities that a client gets: fewer if a handshake client has no session."""
+        """The capabilities that a client gets: fewer if a handshake client has no session, or has no name."""
         sessionless = context.session_access is None and context.request.revision.handshake
-        return self.capabilities.without_sessions() if sessionless else self.capabilities
+        capabilities = self.capabilities.without_sessions() if sessionless else self.capabilities
+        has_list = self.tasks is None or context.task_list is not None or not context.request.revision.core_tasks
+        return capabilities if has_list else capabilities.without_task_list()
 
     def announced_kinds(self) -> list[ChangeKind]:
         """The lists whose changes are announced to a handshake session that begins now."""
@@ -419,6 +452,8 @@ class Engine:
         if self._lifespan is None or not self._lifespan.is_on_this_loop:
             self.hub.begin()
             self.threads.open()
+            if self.tasks is not None and self.mount is None:
+                self.tasks.start()
             self._open_limits()  # a loop that died in mid-call has left slots taken
             self._lifespan = RunningLifespan(partial(self._serving, owner), self._end)
         await self._lifespan.acquire()
@@ -476,6 +511,8 @@ class Engine:
         if self.open_calls is not None:
             await self.open_calls.close()
             self.open_calls = None
+        if self.tasks is not None:
+            await self.tasks.close()
         if self.running_steps:
             await asyncio.wait(self.running_steps, timeout=STEP_WAIT)
         if self._lease is not None:

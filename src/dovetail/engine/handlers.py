@@ -179,14 +179,19 @@ async def listen(engine: "Engine", context: RequestContext) -> Result:
     kinds = [kind for kind in LIST_KINDS if getattr(granted, f"{kind}_list_changed")]
     context.keep_only_params(methods.ListenParams(notifications=granted))
     meta = {results.SUBSCRIPTION_KEY: context.request.id}
+    following: asyncio.Task[None] | None = None
     context.subscription = subscription = engine.hub.subscribe(kinds, granted.resource_subscriptions)
     try:
         acknowledgement = encode({"notifications": granted, "_meta": meta})
         await context.emit(jsonrpc.notification("notifications/subscriptions/acknowledged", acknowledgement))
+        if granted.task_ids and engine.tasks is not None:
+            following = asyncio.create_task(engine.tasks.follow(context, granted.task_ids, meta))
         async for change in subscription:
             await context.emit(change_notification(change, meta))
     finally:
         subscription.end()
+        if following is not None:
+            following.cancel()
     return results.ListenEnded(meta)
 
 
@@ -201,12 +206,14 @@ async def _grant(engine: "Engine", context: RequestContext, requested: methods.L
             rules[uri] = engine.resources.access_to(uri)  # which may have to try many templates
         if number % LOOKUPS_PER_TURN == 0:
             await asyncio.sleep(0)
+    tasks = engine.tasks if requested.task_ids else None
+    task_ids = [] if tasks is None else await tasks.grant(context, requested.task_ids[:MAX_LISTEN_URIS])
     has_rules = any(rule is not None for rule in rules.values())
     uris = await lazy.access.readable_uris(engine, context, rules) if has_rules else list(rules)
     lists = {
         name: getattr(requested, name) and kind in names for kind in LIST_KINDS for name in [f"{kind}_list_changed"]
     }
-    return methods.ListenFilter(**lists, resource_subscriptions=uris)
+    return methods.ListenFilter(**lists, resource_subscriptions=uris, task_ids=task_ids)
 
 
 def change_notification(change: Change, meta: dict[str, Any] | None = None) -> bytes:

@@ -134,6 +134,10 @@ class ReplayedRequests:
         return self._occurrences.copy(), self._steps.occurrences.copy()
 
     @property
+    def steps(self) -> "Steps":
+        return self._steps
+
+    @property
     def input_responses(self) -> Mapping[str, Any]:
         return {key: jsonrpc.parse(response) for key, response in self._received.items()}
 

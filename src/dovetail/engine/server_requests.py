@@ -76,11 +76,11 @@ class LiveRequests:
 
     needs_input = False
 
-    def __init__(self, engine: "Engine", context: RequestContext) -> None:
+    def __init__(self, engine: "Engine", context: RequestContext, steps: "Steps | None" = None) -> None:
         self._engine = engine
         self._context = context
         self._revision: Revision = context.request.revision
-        self._steps: Steps | None = None  # from the first one on
+        self._steps: Steps | None = steps  # from the first one on
         self._slots = asyncio.Semaphore(MAX_REQUESTS_PER_CALL)
         self._pending: set[asyncio.Task[Any]] = set()  # tasks that wait for responses
         self._rounds = 0
@@ -104,11 +104,11 @@ class LiveRequests:
                 self._responses[key] = response
         return response
 
-    async def _send(self, input_request: InputRequest[Any], timeout: float) -> Raw:
-        channel, method = self._channel_for(input_request), input_request.server_request.method
+    async def _send(self, input_request: InputRequest[Any], timeout: float, key: str = "") -> Raw:
+        """`key` is the author's, of a request in InputRequired."""
+        self._check(input_request)
         if isinstance(input_request, ElicitUrl):
-            await self._register_url(input_request, channel)
-        params = encode(input_request.params(self._revision))
+            await self._register_url(input_request)
         slots = self._context.slots or HeldSlots()
         task = asyncio.current_task()
         assert task is not None
@@ -119,24 +119,29 @@ class LiveRequests:
                     raise errors.QuestionFailed(CALL_ENDED)  # the function has ended while this request was queued
                 self._pending.add(task)
                 try:
-                    async with channel.pending(method, timeout) as request:
-                        return await request.result(method, params, timeout)
+                    return await self._exchange(input_request, timeout, key)
                 finally:
                     self._pending.discard(task)
 
-    def _channel_for(self, input_request: InputRequest[Any]) -> ClientChannel:
-        """The channel for a request. Raises unless the client is reachable and has the capabilities that it needs."""
-        channel, request = self._context.channel, input_request.server_request
-        if channel is None:
+    def _check(self, input_request: InputRequest[Any]) -> None:
+        """Raises unless the client is reachable and has the capabilities that a request needs."""
+        request = input_request.server_request
+        if self._context.channel is None:
             missing: dict[str, Any] = {path.partition(".")[0]: {} for path in request.requires}
             raise errors.MissingCapability(missing, self._context.no_channel_reason)
         require_client_support(request, self._revision, self._context.request.capabilities)
-        return channel
 
-    async def _register_url(self, input_request: ElicitUrl, channel: ClientChannel) -> None:
+    async def _exchange(self, input_request: InputRequest[Any], timeout: float, key: str) -> Raw:  # noqa: ARG002
+        """The client's result for one request."""
+        assert self._context.channel is not None
+        method, params = input_request.server_request.method, encode(input_request.params(self._revision))
+        async with self._context.channel.pending(method, timeout) as request:
+            return await request.result(method, params, timeout)
+
+    async def _register_url(self, input_request: ElicitUrl) -> None:
         """Register a URL before its request is sent: `complete_elicitation` then works until the session ends."""
-        session = self._context.request.session
-        if self._revision.elicitation_ids and session is not None:
+        session, channel = self._context.request.session, self._context.channel
+        if self._revision.elicitation_ids and session is not None and channel is not None:
             await self._engine.elicitations.register(session.id, input_request.elicitation_id, channel)
 
     async def _cancel_pending(self) -> None:
@@ -163,10 +168,10 @@ class LiveRequests:
             raise errors.ToolError(f"This call can't go on: it has asked {MAX_ROUNDS} times without coming to an end")
         timeout, requests = self._engine.options.answer_timeout, required.requests
         for input_request in requests.values():
-            self._channel_for(input_request)
+            self._check(input_request)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = {key: group.create_task(self._send(each, timeout)) for key, each in requests.items()}
+                tasks = {key: group.create_task(self._send(each, timeout, key)) for key, each in requests.items()}
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         answers = {key: _parse_object(key, task.result()) for key, task in tasks.items()}
@@ -177,9 +182,15 @@ class LiveRequests:
 
     async def require_urls(self, required: errors.UrlElicitationRequired) -> None:
         for input_request in required.elicitations:
-            await self._register_url(input_request, self._channel_for(input_request))
+            self._check(input_request)
+            await self._register_url(input_request)
         data = {"elicitations": [input_request.params(self._revision) for input_request in required.elicitations]}
         raise errors.ProtocolError(str(required), code=errors.URL_ELICITATION_REQUIRED, data=data)
+
+    @property
+    def steps(self) -> "Steps":
+        self._steps = self._steps or lazy.input_required.Steps(self._engine, {})
+        return self._steps
 
     async def wait_for_steps(self) -> None:
         if self._steps is not None:
@@ -189,9 +200,7 @@ class LiveRequests:
         """Check nothing: the call had one run."""
 
     async def step(self, name: str, function: Callable[[], Any], *, in_thread: bool) -> Any:
-        if self._steps is None:
-            self._steps = lazy.input_required.Steps(self._engine, {})
-        return await self._steps.run(name, function, in_thread=in_thread)
+        return await self.steps.run(name, function, in_thread=in_thread)
 
 
 def _parse_object(key: str, response: Raw) -> Any:
@@ -259,7 +268,7 @@ class PendingRequest:
             raise errors.AnswerTimeout(f"The client did not answer {method} within {timeout:g} s") from None
         assert self.response is not None
         if not self.response.is_result:
-            raise _question_failed(method, self.response.body)
+            raise question_failed(method, self.response.body)
         return Raw(self.response.body)
 
     async def _wait_for_response(self, limit: asyncio.Timeout, timeout: float) -> None:
@@ -311,7 +320,7 @@ class _ClientError(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-def _question_failed(method: str, error: bytes, longest: int = 500) -> errors.QuestionFailed:
+def question_failed(method: str, error: bytes, longest: int = 500) -> errors.QuestionFailed:
     """The failure for an error of the client; its message is cut and cleaned, because a model will read it."""
     try:
         given = msgspec.json.decode(error, type=_ClientError)

@@ -7,5 +7,6 @@ from dovetail._lazy import lazy_modules
 if TYPE_CHECKING:
     from dovetail.extensions import apps as apps
     from dovetail.extensions import extension as extension
+    from dovetail.extensions import tasks as tasks
 
-__getattr__ = lazy_modules(__name__, "apps", "extension")
+__getattr__ = lazy_modules(__name__, "apps", "extension", "tasks")

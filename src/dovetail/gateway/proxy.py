@@ -355,6 +355,7 @@ class Catalogs:
         name, schema = definition.name, definition.input_schema
         if schema.get("type") != "object" or not isinstance(schema.get("properties", {}), Mapping):
             raise SetupError("its inputSchema describes no object")
+        definition = msgspec.structs.replace(definition, execution=None)  # its calls are no tasks here
         return name, Tool(
             definition=msgspec.structs.replace(definition, execution=None),  # the gateway has no tasks
             invocation=self._invocation(self._forwarder.call_tool, definition),

@@ -30,10 +30,16 @@ class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     sessions: bool = True  # subscriptions and log levels can be remembered
     experimental: Mapping[str, Any] = {}
     extensions: Mapping[str, DeclaredExtension] = {}  # by id
+    tasks: Mapping[str, Any] = {}  # as 2025-11-25 has them
 
     def without_sessions(self) -> "ServerCapabilities":
         """The capabilities for a handshake client without a session: no notifications, subscriptions or log level."""
         return msgspec.structs.replace(self, names=self.names - {"logging"}, list_changed=False, sessions=False)
+
+    def without_task_list(self) -> "ServerCapabilities":
+        """The capabilities for a client that could be anybody: it is shown no list of tasks, since it has none."""
+        tasks = {name: parts for name, parts in self.tasks.items() if name != "list"}
+        return msgspec.structs.replace(self, tasks=tasks)
 
     def for_revision(self, revision: Revision) -> dict[str, Any]:
         """The `capabilities` object of `initialize` and `server/discover`."""
@@ -48,6 +54,8 @@ class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
         }
         names = self.names if revision.completions_capability else self.names - {"completions"}
         shown = {name: parts for name, parts in possible.items() if name in names}
+        if self.tasks and revision.core_tasks:
+            shown["tasks"] = dict(self.tasks)
         if self.experimental:
             shown["experimental"] = dict(self.experimental)
         for id, extension in self.extensions.items():

@@ -112,6 +112,7 @@ class ListenFilter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     prompts_list_changed: bool = False
     resources_list_changed: bool = False
     resource_subscriptions: list[str] = []
+    task_ids: list[str] = []  # of the tasks extension
 
 
 class ListenParams(Params, frozen=True):

@@ -70,6 +70,7 @@ class Catalog(Generic[T]):
         self.noun = noun
         self._max_pages, self._max_bytes = max_pages, max_bytes  # of the cache
         self.ever_used = False
+        self.has_tasks = False  # at some time it has had a tool with `task=`
         self.version = 0  # counts the changes
         self.pages: dict[tuple[Hashable, int], CachedPage] = {}  # the cache, by encoder and position
         self._items: dict[str, T] = {}
@@ -151,6 +152,7 @@ class Catalog(Generic[T]):
             here, there = (self._items, self._disabled) if enabled else (self._disabled, self._items)
             here[name] = item
             there.pop(name, None)
+            self.has_tasks = self.has_tasks or getattr(item, "task", None) is not None
 
     def _place_of(self, name: str) -> dict[str, T]:
         return self._items if name in self._items else self._disabled

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 import msgspec
+from msgspec import UnsetType
 
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
@@ -57,6 +58,32 @@ class Caching(msgspec.Struct, frozen=True):
 Reuse = Idempotency | Caching
 
 
+class TaskConfig(msgspec.Struct, frozen=True):
+    """When calls of a tool become tasks, for clients that can have one; for the others they stay ordinary calls."""
+
+    after: float | None = 0.0  # seconds; None: only where the function says `await ctx.detach()`
+    mode: Literal["optional", "required"] = "optional"  # required: clients that can't have a task are refused
+    timeout: float = 86_400.0  # seconds for the work of a task, without the time in which a client is asked
+    ttl: float = 3_600.0  # seconds that the outcome is stored after the end
+    poll_interval: float = 1.0  # seconds between two questions of a client for the state
+
+    def __post_init__(self) -> None:
+        for name, least in (("after", 0.0), ("timeout", 0.001), ("ttl", 1.0), ("poll_interval", 0.01)):
+            value = getattr(self, name)
+            is_number = type(value) in (int, float) and least <= value <= MAX_WINDOW
+            if not is_number and not (name == "after" and value is None):
+                words = f"a number of seconds, from {least:g} up to a year" + (", or None" if name == "after" else "")
+                raise SetupError(f"TaskConfig({name}={value!r}): it must be {words}")
+        if self.mode not in ("optional", "required"):
+            raise SetupError(f'TaskConfig(mode={self.mode!r}): it must be "optional" or "required"')
+
+
+class TaskRoute(msgspec.Struct, frozen=True):
+    """Calls of a tool may become tasks."""
+
+    timeout: float | UnsetType | None  # of the tool, until a call is a task; UNSET: that of the server
+
+
 class Kind(msgspec.Struct, frozen=True):
     """The values that an option may have: as a type, and in words."""
 
@@ -86,6 +113,7 @@ KINDS = {
     "untrusted_output": Kind(UntrustedOutput, 'True, False or "fence"'),
     "cache": SECONDS,
     "idempotency": Kind(bool | Idempotency, "True, False or Idempotency(window=…)"),
+    "task": Kind(bool | TaskConfig, "True, False or TaskConfig(…)"),
     "max_result_bytes": Kind(Annotated[int, msgspec.Meta(ge=200)], "a whole number, 200 or more"),
     "cache_scope": SCOPE,
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
 from dovetail import registry
 from dovetail.errors import SetupError
@@ -42,6 +43,7 @@ class CommonToolOptions(registration.CommonOptions, total=False):
     idempotency: bool | registration.Idempotency
     cache: float
     cache_shared: bool
+    task: bool | registration.TaskConfig
     transform: "ToolTransform"
     always_visible: bool
 
@@ -70,7 +72,9 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     is_limited: bool = False  # whether a call needs more than one of the server's slots
     max_concurrency: int | None = None
     rates: tuple[registration.Rate, ...] = ()
-    route: "registration.Reuse | Mounted | None" = None  # how a call gets its result, if not simply by a run
+    # How a call gets its result, if not simply by a run:
+    route: "registration.Reuse | registration.TaskRoute | Mounted | None" = None
+    task: registration.TaskConfig | None = None  # None: its calls never become tasks
     headers: tuple[HeaderParameter, ...] = ()
     choices: Mapping[str, Sequence[str]] = {}  # arguments whose values are a closed set, for completion
     rewriter: "Rewriter | None" = None  # makes a client's arguments those of the tool that a mount calls
@@ -145,26 +149,33 @@ def compile_tool(
     reuse = _reuse(options, info, annotations)
     if isinstance(reuse, registration.Idempotency):  # how a client knows that it may repeat a call
         options = {**options, "meta": {**(options.get("meta") or {}), **reuse.mark}}
+    task = _task(options, reuse, info.where)
+    invocation = Invocation.from_info(info, options, by_name=arguments.by_name)
+    route: registration.Reuse | registration.TaskRoute | None = reuse
+    if task is not None:  # the route has its timer, which begins anew for a task
+        route, invocation = registration.TaskRoute(invocation.timeout), replace(invocation, timeout=None)
     tool = Tool(
         definition=ToolDefinition(
             input_schema=arguments.schema,
             output_schema=output_schema,
             annotations=annotations,
+            execution=None if task is None else {"taskSupport": task.mode},
             **definition_fields(options, info.where, name, info.summary),
         ),
-        invocation=Invocation.from_info(info, options, by_name=arguments.by_name),
+        invocation=invocation,
         decode=arguments.decode,
         to_result=mark_untrusted(to_result, untrusted) if untrusted else to_result,
         label=f"tool {name}",
         lenient=lenient,
         access=registration.access_rule(options, info.where),
         requires=frozenset(options.get("requires", ())),
-        is_limited=bool(rates) or options.get("max_concurrency") is not None or reuse is not None,
+        is_limited=bool(rates) or options.get("max_concurrency") is not None or route is not None,
         max_concurrency=options.get("max_concurrency"),
         rates=rates,
         headers=headers,
         choices=closed_choices(arguments.schema),
-        route=reuse,
+        route=route,
+        task=task,
         always_visible=options.get("always_visible", False),
     )
     return tool if transform is None else registry.transforms.transform_tool(tool, transform, info.where)
@@ -189,6 +200,15 @@ def _reuse(options: ToolOptions, info: FunctionInfo, annotations: ToolAnnotation
     return None if seconds is None else registration.Caching(seconds, shared)
 
 
+def _task(options: ToolOptions, reuse: registration.Reuse | None, where: str) -> registration.TaskConfig | None:
+    if not (given := options.get("task")):
+        return None
+    if reuse is not None:
+        name = "idempotency" if isinstance(reuse, registration.Idempotency) else "cache"
+        raise SetupError(f"{where}: a call can't be a task and use a result again; leave out task= or {name}=")
+    return registration.TaskConfig() if given is True else given
+
+
 def _holds_handle(annotation: Any) -> bool:
     return hasattr(annotation, "__json_string__") or any(map(_holds_handle, get_args(annotation)))
 
@@ -199,7 +219,7 @@ def _annotations(options: ToolOptions, where: str) -> ToolAnnotations | None:
     if not options.get("untrusted_output"):
         return given
     annotations = given or ToolAnnotations()
-    return msgspec.structs.replace(annotations, open_world_hint=annotations.open_world_hint is not False)
+    return replace(annotations, open_world_hint=annotations.open_world_hint is not False)
 
 
 def definition_fields(options: Mapping[str, Any], where: str, name: str, summary: str | None) -> dict[str, Any]:
@@ -267,7 +287,7 @@ def _compile_result(
         if result.structured is UNSET:
             raise OutputError("a ToolResult without structured content, although an output schema is declared")
         structured = Raw(encode(result.structured))
-        return msgspec.structs.replace(result, structured=structured, wrap=wrap, text_copy=text_copy)
+        return replace(result, structured=structured, wrap=wrap, text_copy=text_copy)
 
     return output.schema, to_result
 
@@ -317,7 +337,7 @@ def shape_as_text(value: Any) -> ToolResult:
     if result.structured is UNSET:
         return result
     content = result.content or (_as_content(result.structured),)
-    return msgspec.structs.replace(result, content=content, structured=UNSET)
+    return replace(result, content=content, structured=UNSET)
 
 
 def _complete(result: ToolResult) -> ToolResult:
@@ -330,7 +350,7 @@ def _complete(result: ToolResult) -> ToolResult:
         raise OutputError("the meta of a result must be a dict")
     structured = UNSET if result.structured is UNSET else to_jsonable(result.structured)
     content = tuple(_as_content(item) for item in content)
-    return msgspec.structs.replace(result, content=content, structured=structured, meta=meta)
+    return replace(result, content=content, structured=structured, meta=meta)
 
 
 def _as_content(item: Any) -> Content:

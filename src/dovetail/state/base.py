@@ -42,6 +42,7 @@ CALLER_PREFIXES = (
     "open-call/",  # the answers and the outcome of a call that stays open between its rounds
     "rate/",  # a counter for each address and principal; without it each worker counts for itself
     "step/",  # the result of a step
+    "task/",  # a task with its outcome, and the lists of them
 )
 CALLER_SHARE = 0.75  # of the store
 

@@ -1,0 +1,626 @@
+"""Runs of tools that become tasks: one run, which is detached from its request and goes on in the worker it began in.
+
+A call of a tool with `task=`, by a client that can have a task, runs in an asyncio task of its own from its beginning,
+with all middleware. The request waits until that has ended, or is detached: then its response is the new task. What
+clients change in the record, answers and cancellations, wakes the worker that runs it.
+"""
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Coroutine, Sequence
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw, UnsetType
+from msgspec.structs import replace
+
+from dovetail import errors
+from dovetail.engine import access
+from dovetail.engine.call_tool import call_tool, error_result, failure_result
+from dovetail.engine.caller_state import state_owner
+from dovetail.engine.concurrency import CallTimeout, Limit, PausableTimeout, with_pausable_timeout
+from dovetail.engine.dispatch import Layer, encode_failure, run_before_response
+from dovetail.engine.idempotency import Failure
+from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE, Steps
+from dovetail.engine.request_context import InputNeeded, RequestContext
+from dovetail.engine.server_requests import ClientResponse, LiveRequests, question_failed
+from dovetail.engine.threads import ThreadPool
+from dovetail.errors import METHOD_NOT_FOUND, ProtocolError, ToolBusy, ToolError
+from dovetail.extensions.task_store import LOST, Question, TaskRecord, TaskStore, unknown_task
+from dovetail.protocol import jsonrpc
+from dovetail.protocol.capabilities import require_capabilities, require_client_support
+from dovetail.protocol.elicitation import InputRequest
+from dovetail.protocol.extensions import declared_extensions
+from dovetail.protocol.inbound import Request
+from dovetail.protocol.jsonrpc import UNREADABLE, encode, invalid_params
+from dovetail.protocol.results import Result, Shaper
+from dovetail.protocol.revisions import R2026_07_28
+from dovetail.registry.registration import TaskRoute
+from dovetail.registry.tools import Tool
+from dovetail.state.base import Listener, StoreFull, StoreUnavailable, retry_while_unavailable
+
+if TYPE_CHECKING:
+    from dovetail.engine.engine import Engine
+
+TASKS = "io.modelcontextprotocol/tasks"
+VERSIONS = frozenset([R2026_07_28.name])  # in which they are an extension
+MAX_OPEN = 1_000  # tasks of one worker
+MAX_PER_CALLER = 100  # of those; callers that are not known have no bound of their own
+MAX_OUTCOME = 4 * 1024 * 1024  # bytes of an encoded result
+MAX_MESSAGE = 1_000  # characters of a status message
+MESSAGE_INTERVAL = 0.5  # seconds between two messages that are stored
+CLEANUP_TIMEOUT = 1.0  # seconds for functions that are cancelled because the server stops
+LONGEST = 366 * 86_400.0  # seconds, in place of no timeout
+STEP = "dovetail/task"  # the step that detaches a call: a request that is repeated gets the same task
+BUSY = "Too many tasks are open; wait for some of them to end, or cancel some"
+STOPPING = "The server is shutting down, so no task can begin"
+NOT_A_TASK = "The tool {} runs in the request; call it without `task`"
+ONLY_A_TASK = "The tool {} runs only as a task; call it with `task`"
+ONLY_FOR_NEWER = "The tool {} runs only as a task, and this client can have none"
+UNSTORED = "The task has ended, but its result of {} bytes is too long to be stored"
+Refusals = (StoreUnavailable, StoreFull, ToolBusy)
+log = logging.getLogger("dovetail")
+
+
+class _WireResult(msgspec.Struct, frozen=True, rename="camel"):
+    """The part of a tool's result that tells whether it has failed, and why."""
+
+    is_error: bool = False
+    content: list[dict[str, Any]] = []
+
+    @property
+    def text(self) -> str:
+        return "\n".join(str(block["text"]) for block in self.content if "text" in block)[:MAX_MESSAGE]
+
+
+class TaskCreated(msgspec.Struct, frozen=True):
+    """The response to a call that has become a task."""
+
+    id: str
+    record: TaskRecord
+
+    def encode(self, shaper: Shaper) -> bytes:
+        fields = self.record.fields(self.id)
+        return shaper.body({"task": fields} if shaper.revision.core_tasks else {"resultType": "task", **fields})
+
+
+class Fenced(Exception):
+    """The task has ended without its run: it was cancelled, has expired, or its worker was taken for lost."""
+
+
+def can_have_task(request: Request) -> bool:
+    """Whether a request that was made by 2026-07-28 declares the extension, or one of 2025-11-25 asks for a task."""
+    if request.revision.core_tasks:
+        if b'"task"' not in bytes(request.raw_params) or "task" not in (params := jsonrpc.members(request.raw_params)):
+            return False
+        try:
+            jsonrpc.members(params["task"])  # for how long its result is stored is the server's to say
+        except UNREADABLE:
+            raise invalid_params("task must be an object") from None
+        return True
+    return request.revision.name in VERSIONS and TASKS in declared_extensions(request.capabilities)
+
+
+class Tasks:
+    """The tasks that this worker runs, and the way to those of all workers."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self.engine = engine
+        self.runs: dict[str, TaskRun] = {}  # by id, until their ends are stored
+        self.store = TaskStore(engine, self.runs)
+        self.limit = Limit(engine.options.max_concurrency, MAX_OPEN, subject="The server")
+        most = engine.options.max_threads
+        self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), name="dovetail-task", share=max(1, most // 2))
+        self.listener: Listener | None = None  # while the server runs
+        self.is_closing = False
+        self._background: list[asyncio.Task[None]] = []
+
+    # ── calls ──
+
+    def layer(self, engine: "Engine", inner: Layer) -> Layer:
+        """Runs tools apart from their requests where they may become tasks, with all middleware."""
+
+        def layer(context: RequestContext) -> Awaitable[Result]:
+            request = context.request
+            if request.method != "tools/call" or context.served is not None:
+                return inner(context)
+            tool = engine.tools.find(request.params.name)
+            has_task = tool is not None and tool.task is not None
+            if not (has_task or request.revision.core_tasks) or not can_have_task(request):
+                return inner(context)
+            if tool is None or tool.task is None:
+                return self._refuse(engine, context, tool, inner)
+            return TaskRun(self, context, tool).result(inner)
+
+        return layer
+
+    async def _refuse(self, engine: "Engine", context: RequestContext, tool: Tool | None, inner: Layer) -> Result:
+        """Refuse `params.task` for a tool without tasks, but only to callers who may know of the tool."""
+        if tool is None or (tool.access is not None and not await access.may_use(engine, context, tool.access)):
+            return await inner(context)
+        raise ProtocolError(NOT_A_TASK.format(tool.name), code=METHOD_NOT_FOUND)
+
+    async def call(self, engine: "Engine", context: RequestContext, tool: Tool) -> Result:
+        run, route = context.run, tool.route
+        assert isinstance(route, TaskRoute)
+        own = engine.options.timeout if isinstance(route.timeout, UnsetType) else route.timeout
+        if run is None and tool.task is not None and tool.task.mode == "required":
+            revision, name = context.request.revision, context.request.params.name
+            if revision.core_tasks:
+                raise ProtocolError(ONLY_A_TASK.format(name), code=METHOD_NOT_FOUND)
+            if revision.handshake:
+                return error_result(ONLY_FOR_NEWER.format(name), has_schema=tool.definition.output_schema is not None)
+            raise errors.MissingCapability({"extensions": {TASKS: {}}})
+        timer = PausableTimeout(LONGEST if own is None else own)
+        if isinstance(run, TaskRun):
+            run.use_timer(timer)
+        try:
+            return await with_pausable_timeout(call_tool(engine, context, tool), timer)
+        except CallTimeout as failure:
+            return failure_result(engine, context, tool, failure)
+
+    def check_room(self, owner: str | None) -> None:
+        """Raises ToolBusy if the caller, or this worker, has too many tasks, or the server stops."""
+        if self.is_closing:
+            raise ToolBusy(STOPPING)
+        owners = [run.caller for run in self.runs.values()]
+        if len(owners) >= MAX_OPEN or (owner is not None and owners.count(owner) >= MAX_PER_CALLER):
+            raise ToolBusy(BUSY)
+
+    # ── requests about tasks ──
+
+    async def find(self, context: RequestContext, id: str) -> TaskRecord:
+        """A task of this caller, who may still use its tool. Raises one error for all that it is not to see."""
+        record = await self.store.look(id, context.request.revision)
+        if record is None or record.owner != context.owner:
+            raise unknown_task()
+        tool = self.engine.tools.find(record.tool)
+        if tool is not None and tool.access is not None and not await access.may_use(self.engine, context, tool.access):
+            raise unknown_task()
+        return record
+
+    async def grant(self, context: RequestContext, ids: Sequence[str]) -> list[str]:
+        require_capabilities([TASKS], context.request.capabilities)
+        granted = []
+        for id in dict.fromkeys(ids):
+            try:
+                await self.find(context, id)
+            except StoreUnavailable:
+                raise
+            except ProtocolError:  # there is none for this caller
+                continue
+            granted.append(id)
+        return granted
+
+    async def follow(self, context: RequestContext, ids: Sequence[str], meta: dict[str, Any]) -> None:
+        sent: dict[str, TaskRecord] = {}
+        pending = {f"task/{id}": id for id in ids}
+        with closing(self.engine.state.listen(pending)) as listener, suppress(StoreUnavailable):  # it was closed
+            changed = set(pending)
+            while changed:
+                for topic in changed & pending.keys():
+                    id = pending[topic]
+                    with suppress(StoreUnavailable):  # it is asked for again
+                        if (record := await self.store.look(id)) is None or record.is_over:
+                            del pending[topic]
+                        if record is not None and (id not in sent or record.shown != sent[id].shown):
+                            sent[id] = record
+                            params = encode({**record.detailed(id), "_meta": meta})
+                            await context.emit(jsonrpc.notification("notifications/tasks", params))
+                changed = await self.changes(listener) or set(pending)
+
+    async def changes(self, listener: Listener) -> set[str]:
+        """The topics that have changed; none after a while, for a lost worker wakes no listener."""
+        try:
+            async with asyncio.timeout(self.engine.task_timings.poll_every):
+                changed = await listener.wait()
+        except TimeoutError:
+            return set()
+        if not changed:
+            raise StoreUnavailable  # it was closed
+        return changed
+
+    # ── the worker ──
+
+    def start(self) -> None:
+        """Begin to take what clients have changed, and to sweep, unless that has begun."""
+        loop = asyncio.get_running_loop()
+        if self._background and self._background[0].get_loop() is loop:
+            return
+        self.is_closing = False
+        self.runs.clear()  # of a loop that has died
+        self.threads.open()
+        self.listener = self.engine.state.listen([])
+        self._background = [loop.create_task(self._take_changes(self.listener))]
+        if self.engine.state.shared:
+            self._background.append(loop.create_task(self._sweep()))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """A task that the server waits for when it stops."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.engine.running_steps.add(task)
+        task.add_done_callback(self.engine.running_steps.discard)
+        return task
+
+    async def _take_changes(self, listener: Listener) -> None:
+        """Wake the runs of tasks that have changed, and from time to time those that wait for answers."""
+        with suppress(StoreUnavailable):  # it was closed
+            while True:
+                changed = await self.changes(listener)
+                ids = [topic.removeprefix("task/") for topic in changed]
+                runs = [self.runs[id] for id in ids if id in self.runs]
+                if not changed:
+                    runs = [run for run in self.runs.values() if run.waits]
+                await asyncio.gather(*(run.try_to_sync() for run in runs))
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self.engine.task_timings.sweep_every)
+            try:
+                await self.store.sweep()
+            except Exception as failure:
+                log.debug("tasks of lost workers can't be looked for: %s", failure)
+
+    async def drain(self, timeout: float) -> None:
+        if works := [run.work for run in self.runs.values()]:
+            await asyncio.wait(works, timeout=timeout)
+        await self.close()
+
+    async def close(self) -> None:
+        self.is_closing = True
+        if self.listener is None:
+            return
+        self.listener.close()
+        for task in self._background:
+            task.cancel()
+        runs = [*self.runs.values()]
+        for run in runs:
+            run.stop()
+        if runs:
+            await asyncio.wait([run.work for run in runs], timeout=CLEANUP_TIMEOUT)
+            await asyncio.wait([run.store_end() for run in runs])
+        await asyncio.wait(self._background)
+        self.threads.close()
+        self.listener, self._background = None, []
+
+
+class TaskRun:
+    """One run of a tool for a client that can have a task; see `DetachableRun`."""
+
+    def __init__(self, tasks: Tasks, context: RequestContext, tool: Tool) -> None:
+        assert tool.task is not None
+        self.id = secrets.token_urlsafe(24)
+        self.caller = state_owner(context)
+        self.threads, self.limit = tasks.threads, tasks.limit
+        self.is_detached = False
+        self.work: asyncio.Task[Result]
+        self._tasks = tasks
+        self._config = tool.task
+        self._tool = tool.name
+        self._is_core = context.request.revision.core_tasks
+        self._request: RequestContext | None = context  # until it is detached
+        self.context = replace(
+            context, emit=self._emit, run=self, before_response=[], close_stream=None, _cancellation=None
+        )
+        self._became: asyncio.Future[TaskCreated] = asyncio.get_running_loop().create_future()
+        self._is_over = False  # the request has its response, or is cancelled, and there is no task
+        self._later: asyncio.Task[None] | None = None  # that detaches it
+        self._detaching, self._syncing = asyncio.Lock(), asyncio.Lock()
+        self._timer: PausableTimeout | None = None
+        self._message = ""
+        self._stored_at = 0.0  # the last message, by the clock of the loop
+        self._showing: asyncio.TimerHandle | None = None
+        self._questions: dict[str, tuple[Question, asyncio.Future[ClientResponse]]] = {}
+        self._numbers = itertools.count(1)
+        self._notified = 0.0  # the time of the state that the client was notified of
+        self._ending: asyncio.Task[None] | None = None
+
+    # ── the request ──
+
+    async def result(self, inner: Layer) -> Result:
+        """The result of the call, or the task that it has become."""
+        self.work = asyncio.get_running_loop().create_task(self._work(inner))
+        self.work.add_done_callback(self._ended)
+        if self._config.after and not self._is_core:
+            self._detach_later(self._config.after)
+        try:
+            either: set[asyncio.Future[Any]] = {self.work, self._became}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            if not self._became.done():
+                self._is_over = True
+                self.stop()
+                await asyncio.wait({self.work})
+            raise
+        return self._became.result() if self._became.done() else self.work.result()
+
+    async def _work(self, inner: Layer) -> Result:
+        try:
+            return await inner(self.context)
+        finally:
+            await run_before_response(self.context)
+
+    async def _emit(self, message: bytes) -> None:
+        """Send a notification with the request; of a task only up to 2025-11-25, where the session has room for it."""
+        if self._request is not None:
+            await self._request.emit(message)
+        elif self._is_core and self.context.channel is not None:
+            await self.context.channel.notify(message)
+
+    def use_timer(self, timer: PausableTimeout) -> None:
+        self._timer = timer
+        if self.is_detached:
+            timer.restart(self._config.timeout)
+
+    # ── detaching ──
+
+    async def begin(self) -> None:
+        if self._is_core or self._config.after == 0:
+            await self._detach()
+
+    async def detach(self, message: str | None) -> None:
+        if message is not None:
+            self._show(str(message))
+        try:
+            await self._detach()
+        except Refusals as failure:  # the call is not lost for that: it goes on
+            log.warning("a call of the tool %s can't become a task yet: %s", self._tool, failure)
+            self._detach_later(self._tasks.engine.task_timings.retry_delay)
+
+    def _detach_later(self, seconds: float) -> None:
+        if self._later is None:
+            self._later = asyncio.get_running_loop().create_task(self._try_to_detach(seconds))
+
+    async def _try_to_detach(self, seconds: float) -> None:
+        while not (self.is_detached or self.work.done()):
+            await asyncio.sleep(seconds)
+            with suppress(*Refusals, InputNeeded):
+                await self._detach()
+            seconds = self._tasks.engine.task_timings.retry_delay
+
+    async def _detach(self) -> None:
+        """Make the call a task, once, also if the client sends the same request state twice."""
+        async with self._detaching:
+            if self.is_detached or self._is_over:
+                return
+            asked = self.context.server_requests
+            if asked is not None and asked.needs_input:
+                raise InputNeeded
+            self._tasks.check_room(self.caller)
+            self._tasks.start()
+            steps = Steps(self._tasks.engine, {}) if asked is None else asked.steps
+            try:
+                id = await steps.run(STEP, lambda: self._create(steps), in_thread=False)
+            except BaseException:
+                steps.occurrences[STEP] -= 1
+                raise
+            if id != self.id:
+                await self._give_way(id)
+
+    async def _create(self, steps: Steps) -> str:
+        context, config, now = self.context, self._config, time.time()
+        record = TaskRecord(
+            revision=context.request.revision.name,
+            tool=self._tool,
+            owner=context.owner,
+            worker=self._tasks.engine.worker_lease().id,
+            created=now,
+            updated=now,
+            expires=now + config.timeout + config.ttl,
+            ttl=config.ttl,
+            poll_interval=config.poll_interval,
+            message=self._message,
+        )
+        self._tasks.runs[self.id] = self
+        try:
+            await self._tasks.store.create(self.id, record, context.task_list if self._is_core else None)
+            asked = context.server_requests
+            if self._is_over or self._tasks.listener is None or (asked is not None and asked.needs_input):
+                await self._tasks.store.delete(self.id)
+                raise ToolError("The call has ended before it became a task")
+        except BaseException:  # perhaps it was stored all the same: the next try takes another id
+            self._tasks.runs.pop(self.id, None)
+            self.id = secrets.token_urlsafe(24)
+            raise
+        self._tasks.listener.add(f"task/{self.id}")
+        self.is_detached, self._request, self._notified = True, None, now
+        context.server_requests = TaskRequests(self, self._tasks.engine, steps)
+        if self._timer is not None:
+            self._timer.restart(config.timeout)
+        self._became.set_result(TaskCreated(self.id, record))
+        return self.id
+
+    async def _give_way(self, id: str) -> None:
+        """Another request with the same state has become this task: answer with it, and run no second time."""
+        record = await self._tasks.store.look(id)
+        if record is None:
+            raise unknown_task()
+        self._is_over = True
+        self._became.set_result(TaskCreated(id, record))
+        self.stop()
+        await asyncio.Future[None]()  # until it is cancelled
+
+    # ── questions, progress, changes by clients ──
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._questions)
+
+    async def ask(self, name: str, method: str, params: bytes, timeout: float) -> Raw:
+        """The client's result for a request, which stands in the record until then, under a key that is used once."""
+        key, answer = f"{name}-{next(self._numbers)}", asyncio.Future[ClientResponse]()
+        self._questions[key] = Question(method, params, time.time() + timeout), answer
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                for _ in range(3):  # requests that a function makes at the same time are seen at the same time
+                    await asyncio.sleep(0)
+                delay = self._tasks.engine.task_timings.retry_delay
+                await retry_while_unavailable(self._sync, lambda: not self._tasks.is_closing, delay)
+                response = await answer
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise errors.AnswerTimeout(f"The client did not answer {method} within {timeout:g} s") from None
+        finally:
+            del self._questions[key]
+            if not answer.done() or answer.cancelled():
+                self._tasks.spawn(self.try_to_sync())
+        if not response.is_result:
+            raise question_failed(method, response.body)
+        return Raw(response.body)
+
+    def report(self, progress: float, total: float | None, message: str | None) -> None:
+        count = f"{progress:.12g}" if total is None else f"{progress:.12g}/{total:.12g}"
+        self._show(f"{message} ({count})" if message else count)
+
+    def _show(self, message: str) -> None:
+        self._message = jsonrpc.sendable(message)[:MAX_MESSAGE]
+        if self.is_detached and self._showing is None:
+            loop = asyncio.get_running_loop()
+            due = max(self._stored_at + MESSAGE_INTERVAL, loop.time())
+            self._showing = loop.call_at(due, lambda: self._tasks.spawn(self.try_to_sync()))
+
+    async def try_to_sync(self) -> None:
+        """Bring run and record together; while the store is unavailable, that is left to the next time."""
+        if self.is_detached and not self.work.done():
+            try:
+                await self._sync()
+            except (*Refusals, Fenced):
+                pass
+            except Exception:
+                log.exception("a task of the tool %s can't be brought up to date", self._tool)
+
+    async def _sync(self) -> None:
+        async with self._syncing:
+            self._showing, self._stored_at = None, asyncio.get_running_loop().time()
+            try:
+                record = await self._tasks.store.change(self.id, self._synced)
+                if record is None:
+                    raise Fenced
+            except Fenced:
+                self.stop()
+                raise
+        await self._notify(record)
+
+    def _synced(self, record: TaskRecord) -> TaskRecord:
+        """The record as this run has it, once it has taken the answers."""
+        if record.is_over:
+            raise Fenced
+        for key, response in record.answers.items():
+            if key in self._questions and not (answer := self._questions[key][1]).done():
+                answer.set_result(response)
+        asked = {key: question for key, (question, answer) in self._questions.items() if not answer.done()}
+        ends = max((each.until for each in asked.values()), default=0.0) + self._config.timeout + self._config.ttl
+        return replace(
+            record,
+            status="input_required" if asked else "working",
+            message=self._message,
+            questions=asked,
+            answers={},
+            expires=max(record.expires, ends) if asked else record.expires,
+        )
+
+    async def _notify(self, record: TaskRecord) -> None:
+        """Notify a client of 2025-11-25; it may not be there any more."""
+        if self._is_core and self.context.channel is not None and record.updated != self._notified:
+            self._notified = record.updated
+            message = jsonrpc.notification("notifications/tasks/status", encode(record.fields(self.id)))
+            with suppress(ProtocolError, OSError):
+                await self.context.channel.notify(message)
+
+    # ── the end ──
+
+    def stop(self) -> None:
+        """Cancel the function: nothing it does counts any more."""
+        self.context.mark_cancelled()
+        self.work.cancel()
+
+    def _ended(self, work: "asyncio.Task[Result]") -> None:
+        if self._later is not None:
+            self._later.cancel()
+        if not work.cancelled():
+            work.exception()  # it is seen: by the request, or in the record
+        if self.is_detached:
+            self.store_end()
+        else:
+            self._is_over = True
+
+    def store_end(self) -> "asyncio.Task[None]":
+        if self._ending is None:
+            self._ending = self._tasks.spawn(self._store_end())
+        return self._ending
+
+    async def _store_end(self) -> None:
+        status, outcome, message = self._outcome()
+        store, record = self._tasks.store, None
+        while True:
+            try:
+                record = await store.change(self.id, lambda each: each.ended(status, outcome, message))  # noqa: B023
+                break
+            except StoreFull:
+                if isinstance(outcome, bytes):
+                    status, outcome, message = _failed(ProtocolError(UNSTORED.format(len(outcome))))
+            except (StoreUnavailable, ToolBusy):
+                pass
+            if self._tasks.is_closing:  # other workers find that this one is lost
+                break
+            await asyncio.sleep(self._tasks.engine.task_timings.retry_delay)
+        self._tasks.runs.pop(self.id, None)
+        if self._tasks.listener is not None:
+            self._tasks.listener.remove(f"task/{self.id}")
+        if record is not None:
+            await self._notify(record)
+
+    def _outcome(self) -> tuple[Any, bytes | Failure, str]:
+        """Status, result or error, and message of a run that is over, or is lost since the server stops."""
+        engine, context = self._tasks.engine, self.context
+        if not self.work.done() or self.work.cancelled():
+            return _failed(LOST)
+        try:
+            body = self.work.result().encode(engine.shapers[context.request.revision.name])
+        except BaseException as failure:
+            context.mark_cancelled()
+            try:
+                body = encode_failure(engine, context, failure)
+            except ProtocolError as error:
+                return _failed(error)
+            except BaseException:
+                return _failed(LOST)
+        if len(body) > MAX_OUTCOME:
+            return _failed(ProtocolError(UNSTORED.format(len(body))))
+        if self._is_core and (result := msgspec.json.decode(body, type=_WireResult)).is_error:
+            return "failed", body, result.text
+        return "completed", body, self._message
+
+
+def _failed(error: ProtocolError) -> tuple[Any, Failure, str]:
+    return "failed", Failure.from_error(error), jsonrpc.sendable(error.message)[:MAX_MESSAGE]
+
+
+class TaskRequests(LiveRequests):
+    """The server requests of a task: they stand in its record, and the function waits for the answers there."""
+
+    def __init__(self, run: TaskRun, engine: "Engine", steps: Steps) -> None:
+        super().__init__(engine, run.context, steps)
+        self._run = run
+
+    def _check(self, input_request: InputRequest[Any]) -> None:
+        context = self._context
+        require_client_support(input_request.server_request, self._revision, context.request.capabilities)
+
+    async def _exchange(self, input_request: InputRequest[Any], timeout: float, key: str) -> Raw:
+        method = input_request.server_request.method
+        params = encode(input_request.params(self._revision))
+        return await self._run.ask(key or method.partition("/")[0], method, params, timeout)
+
+    async def require_urls(self, required: errors.UrlElicitationRequired) -> None:
+        if not self._revision.input_required:
+            await super().require_urls(required)
+        timeout, accepted = self._engine.options.answer_timeout, list[bool]()
+        for each in required.elicitations:
+            accepted.append(each.read(await self.request(each, timeout), self._revision).accepted)
+        raise ToolError(NOT_YET_DONE if all(accepted) else NOT_WILLING)

@@ -1,0 +1,231 @@
+"""Tasks in the state store: one record each, changed by compare-and-set, so that any worker answers for any task.
+
+task/<id>            the record; its topic wakes the worker that runs the task, and the requests that wait for it
+task/of/<list>       a log of ids, for `tasks/list`
+task/at/<worker>     a log of ids, for the workers that find that one lost
+task/workers         a log of the workers that have had tasks
+"""
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Container
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from dovetail.engine.idempotency import Failure
+from dovetail.engine.server_requests import ClientResponse
+from dovetail.errors import INVALID_PARAMS, ProtocolError, ToolBusy
+from dovetail.protocol import revisions
+from dovetail.protocol.revisions import Revision
+from dovetail.state.base import MAX_TTL, Codec, Conflict
+
+if TYPE_CHECKING:
+    from dovetail.engine.engine import Engine
+
+Status = Literal["working", "input_required", "completed", "failed", "cancelled"]
+ENDS = ("completed", "failed", "cancelled")
+ID = re.compile(r"[A-Za-z0-9_-]{32}\Z")
+MAX_LISTED = 1_000  # tasks of one list, the newest
+MAX_NOTED = 100_000  # ids of one worker, for the case that it is lost
+MAX_TRIES = 100  # of a change, while other workers are faster
+LOST = ProtocolError("The worker that ran this task was lost; whether it had all its effects is not known")
+UNKNOWN = "There is no such task: its id is wrong, or it has expired"
+WORKERS = "task/workers"
+
+
+class Question(msgspec.Struct, frozen=True, array_like=True):
+    """A request to the client that waits for its response."""
+
+    method: str
+    params: bytes  # as the client's revision spells them
+    until: float  # seconds since 1970
+
+
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store holds of a task. Times are seconds since 1970."""
+
+    revision: str  # of the request that has created it
+    tool: str
+    owner: str | None
+    worker: str
+    created: float
+    updated: float
+    expires: float
+    ttl: float  # seconds after its end
+    poll_interval: float
+    status: Status = "working"
+    message: str = ""
+    questions: dict[str, Question] = {}  # by key: those without a response
+    answers: dict[str, ClientResponse] = {}  # that the worker has not taken
+    outcome: bytes | Failure | None = None  # a result is encoded
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in ENDS
+
+    @property
+    def shown(self) -> tuple[Any, ...]:
+        """What clients see, but for its times."""
+        return self.status, self.message, self.questions, self.outcome
+
+    def ended(self, status: Status, outcome: bytes | Failure | None, message: str = "") -> "TaskRecord":
+        """The task at its end, unless it has ended already: an end never changes."""
+        if self.is_over:
+            return self
+        return replace(
+            self,
+            status=status,
+            outcome=outcome,
+            message=message or self.message,
+            questions={},
+            answers={},
+            expires=time.time() + self.ttl,
+        )
+
+    def lost(self) -> "TaskRecord":
+        return self.ended("failed", Failure.from_error(LOST), LOST.message)
+
+    def fields(self, id: str) -> dict[str, Any]:
+        """The Task of the record's revision."""
+        core = revisions.BY_NAME[self.revision].core_tasks
+        fields = {
+            "taskId": id,
+            "status": self.status,
+            "createdAt": _timestamp(self.created),
+            "lastUpdatedAt": _timestamp(self.updated),
+            "ttl" if core else "ttlMs": max(1, round(1000 * (self.expires - self.created))),
+            "pollInterval" if core else "pollIntervalMs": max(1, round(1000 * self.poll_interval)),
+        }
+        return {**fields, "statusMessage": self.message} if self.message else fields
+
+    def detailed(self, id: str) -> dict[str, Any]:
+        """The Task, and what its status brings with it, since 2026-07-28."""
+        fields = self.fields(id)
+        if self.questions:
+            fields["inputRequests"] = {key: _server_request(each) for key, each in self.questions.items()}
+        elif isinstance(self.outcome, bytes):
+            fields["result"] = Raw(self.outcome)
+        elif self.outcome is not None:
+            data = {} if self.outcome.data is None else {"data": self.outcome.data}
+            fields["error"] = {"code": self.outcome.code, "message": self.outcome.message, **data}
+        return fields
+
+
+CODEC: Codec[TaskRecord] = Codec(TaskRecord, "task")
+
+
+def _timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _server_request(question: Question) -> dict[str, Any]:
+    return {"method": question.method, **({"params": Raw(question.params)} if question.params != b"{}" else {})}
+
+
+def unknown_task() -> ProtocolError:
+    return ProtocolError(UNKNOWN, code=INVALID_PARAMS)
+
+
+class TaskStore:
+    """The records of all tasks. `here` are the ids of those that run at this worker."""
+
+    def __init__(self, engine: "Engine", here: Container[str]) -> None:
+        self._engine = engine
+        self._here = here
+        self._noted = ""  # the worker whose name is in the log
+        self._settled: set[str] = set()  # lost workers without open tasks
+
+    async def create(self, id: str, record: TaskRecord, listed: str | None) -> None:
+        """Store a new task. It is noted before: an id without a task does no harm."""
+        state, lease = self._engine.state, self._engine.worker_lease()
+        ttl = max(1.0, record.expires - time.time())
+        if lease.store_error is not None:
+            await lease.renew()  # without a lease the task would be taken for lost
+        if state.shared:
+            if self._noted != lease.id:
+                await state.append(WORKERS, lease.id.encode(), keep=MAX_LISTED, ttl=MAX_TTL)
+                self._noted = lease.id
+            await state.append(f"task/at/{lease.id}", id.encode(), keep=MAX_NOTED, ttl=ttl)
+        if listed is not None:
+            await state.append(f"task/of/{listed}", id.encode(), keep=MAX_LISTED, ttl=ttl)
+        await state.put(f"task/{id}", CODEC.encode(record), ttl=ttl, if_version=0)
+
+    async def delete(self, id: str) -> None:
+        await self._engine.state.delete(f"task/{id}")
+
+    async def look(self, id: str, revision: Revision | None = None) -> TaskRecord | None:
+        """The task; one whose worker is lost ends here. None if there is none, or it is none of this revision."""
+        entry = await self._engine.state.get(f"task/{id}") if ID.match(id) else None
+        record = None if entry is None else CODEC.decode(entry.value)
+        if record is None or (revision is not None and record.revision != revision.name):
+            return None
+        return await self.change(id, TaskRecord.lost) if await self._is_lost(id, record) else record
+
+    async def _is_lost(self, id: str, record: TaskRecord) -> bool:
+        if record.is_over or id in self._here:
+            return False
+        lease = self._engine.worker_lease()
+        return record.worker == lease.id or await lease.is_lost(record.worker)
+
+    async def change(self, id: str, change: Callable[[TaskRecord], TaskRecord]) -> TaskRecord | None:
+        """Replace a record by what `change` returns for it, which may be called again; None if there is none."""
+        state, name = self._engine.state, f"task/{id}"
+        for attempt in range(MAX_TRIES):
+            entry = await state.get(name)
+            if entry is None or (record := CODEC.decode(entry.value)) is None:
+                return None
+            changed = change(record)
+            if changed == record:
+                return record
+            if changed.shown != record.shown:
+                changed = replace(changed, updated=time.time())
+            try:
+                ttl = max(1.0, changed.expires - time.time())
+                await state.put(name, CODEC.encode(changed), ttl=ttl, if_version=entry.version)
+            except Conflict:
+                await asyncio.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.05)))
+                continue
+            await state.publish(name)
+            return changed
+        raise ToolBusy("This task changes all the time; try again later")
+
+    async def wake(self, id: str) -> None:
+        await self._engine.state.publish(f"task/{id}")
+
+    async def listed(self, name: str, before: int | None, size: int) -> tuple[list[tuple[int, str, TaskRecord]], bool]:
+        """The newest tasks of a list that are older than number `before`, and whether there may be more."""
+        state, found = self._engine.state, list[tuple[int, str, TaskRecord]]()
+        page = await state.read(f"task/of/{name}", 0, 1)
+        end = page.last + 1 if before is None else min(before, page.last + 1)
+        while end > page.first and len(found) < size:
+            begin = max(page.first, end - (size - len(found)))
+            for number, data in reversed((await state.read(f"task/of/{name}", begin - 1, end - begin)).records):
+                if number < end and (record := await self.look(id := data.decode())) is not None:
+                    found.append((number, id, record))
+            end = begin
+        return found, end > page.first > 0
+
+    # ── lost workers ──
+
+    async def sweep(self) -> None:
+        """End the tasks of all workers that are lost, also those for which no client asks."""
+        lease = self._engine.worker_lease()
+        async for worker in self._read(WORKERS):
+            if worker not in self._settled and await lease.is_lost(worker):
+                async for id in self._read(f"task/at/{worker}"):
+                    await self.look(id)
+                await self._engine.state.drop(f"task/at/{worker}")
+                self._settled.add(worker)
+
+    async def _read(self, log: str) -> AsyncIterator[str]:
+        after = 0
+        while records := (await self._engine.state.read(log, after)).records:
+            for record in records:
+                yield record.data.decode()
+            after = records[-1].id

@@ -1,0 +1,203 @@
+"""The methods of tasks: the extension of 2026-07-28, `io.modelcontextprotocol/tasks`, and the core of 2025-11-25."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from dovetail.engine.handlers import Handler
+from dovetail.engine.request_context import ClientChannel, RequestContext
+from dovetail.engine.server_requests import ClientResponse
+from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, Busy, ProtocolError, QuestionFailed
+from dovetail.extensions.task_runs import TASKS, VERSIONS, Tasks
+from dovetail.extensions.task_store import Question, TaskRecord, unknown_task
+from dovetail.protocol.capabilities import require_capabilities
+from dovetail.protocol.extensions import DeclaredExtension
+from dovetail.protocol.jsonrpc import encode, invalid_params, members
+from dovetail.protocol.methods import ListParams, Method, Params
+from dovetail.protocol.pagination import decode_cursor, encode_cursor
+from dovetail.protocol.results import EmptyResult, Result, Shaper
+from dovetail.protocol.revisions import R2025_11_25
+from dovetail.state.base import StoreUnavailable
+
+if TYPE_CHECKING:
+    from dovetail.engine.engine import Engine
+
+CORE = frozenset([R2025_11_25.name])
+RELATED_KEY = "io.modelcontextprotocol/related-task"
+CANCELLED = "The task was cancelled, so it has no result"
+OVER = "The task has ended already, and can't be cancelled any more"
+NO_LIST = "Method not found: tasks/list is for callers who are known"
+MAX_PAGE = 100  # tasks
+
+
+class TaskParams(Params, frozen=True):
+    task_id: str
+
+
+class UpdateTaskParams(TaskParams, frozen=True):
+    input_responses: dict[str, Raw]
+
+
+class TaskFields(msgspec.Struct, frozen=True):
+    """The result of a method of tasks."""
+
+    fields: Mapping[str, Any]
+
+    def encode(self, shaper: Shaper) -> bytes:
+        return shaper.body(self.fields)
+
+
+class TaskOutcome(msgspec.Struct, frozen=True):
+    """The result of a task, as its call would have had it; it says to which task it belongs."""
+
+    id: str
+    body: bytes
+
+    def encode(self, shaper: Shaper) -> bytes:  # noqa: ARG002
+        fields = members(self.body)
+        meta = members(fields["_meta"]) if "_meta" in fields else {}
+        return encode({**fields, "_meta": {**meta, RELATED_KEY: {"taskId": self.id}}})
+
+
+def add_tasks(engine: "Engine") -> None:
+    """Add tasks to a server, for its first tool with `task=`."""
+    tasks = Tasks(engine)
+    methods = Methods(tasks)
+    rows: dict[str, tuple[Method, Handler]] = {
+        row.name: (row, handler)
+        for row, handler in (
+            (Method("tasks/get", CORE | VERSIONS, TaskParams, "task_id"), methods.get),
+            (Method("tasks/cancel", CORE | VERSIONS, TaskParams, "task_id"), methods.cancel),
+            (Method("tasks/update", VERSIONS, UpdateTaskParams, "task_id"), methods.update),
+            (Method("tasks/result", CORE, TaskParams), methods.result),
+            (Method("tasks/list", CORE, ListParams), methods.list),
+        )
+    }
+    engine.tasks = tasks
+    engine.add_extension(TASKS, DeclaredExtension({}, VERSIONS), rows, "@server.tool(task=…)", tasks.layer)
+
+
+class Methods:
+    """The handlers of the methods of tasks."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+
+    async def _find(self, context: RequestContext) -> tuple[str, TaskRecord]:
+        """The task of a request: the capability counts before the id."""
+        request = context.request
+        if not request.revision.handshake:
+            require_capabilities([TASKS], request.capabilities)
+        return request.params.task_id, await self._tasks.find(context, request.params.task_id)
+
+    async def get(self, engine: "Engine", context: RequestContext) -> Result:  # noqa: ARG002
+        id, record = await self._find(context)
+        return TaskFields(record.fields(id) if context.request.revision.core_tasks else record.detailed(id))
+
+    async def cancel(self, engine: "Engine", context: RequestContext) -> Result:  # noqa: ARG002
+        """The task is cancelled at once; the worker that runs it stops its function."""
+        id, record = await self._find(context)
+        changed = await self._tasks.store.change(id, lambda found: found.ended("cancelled", None))
+        if changed is None:
+            raise unknown_task()
+        if record.is_over:
+            await self._tasks.store.wake(id)  # perhaps the wake-up was lost
+        if not context.request.revision.core_tasks:
+            return EmptyResult()
+        if record.is_over or changed.status != "cancelled":
+            raise ProtocolError(OVER, code=INVALID_PARAMS)
+        return TaskFields(changed.fields(id))
+
+    async def update(self, engine: "Engine", context: RequestContext) -> Result:  # noqa: ARG002
+        """Take answers to questions that are open. Others are ignored, whatever they are."""
+        id, record = await self._find(context)
+        given = context.request.params.input_responses
+        for key in given.keys() & record.questions.keys():
+            if memoryview(given[key])[0] != ord("{"):
+                raise invalid_params(f"inputResponses.{key} must be an object")
+        answers = {key: ClientResponse(True, bytes(value)) for key, value in given.items()}
+        await self._answer(id, answers)
+        return EmptyResult()
+
+    async def _answer(self, id: str, answers: Mapping[str, ClientResponse]) -> None:
+        def answered(record: TaskRecord) -> TaskRecord:
+            taken = {key: answers[key] for key in record.questions if key in answers}
+            if not taken:
+                return record
+            left = {key: question for key, question in record.questions.items() if key not in taken}
+            status = record.status if left else "working"
+            return replace(record, status=status, questions=left, answers={**record.answers, **taken})
+
+        before = await self._tasks.store.change(id, answered)
+        if before is not None and before.answers:
+            await self._tasks.store.wake(id)  # perhaps the wake-up was lost
+
+    # ── 2025-11-25 ──
+
+    async def list(self, engine: "Engine", context: RequestContext) -> Result:
+        if (name := context.task_list) is None:
+            raise ProtocolError(NO_LIST, code=METHOD_NOT_FOUND)
+        params, now, keys = context.request.params, time.time(), engine.secrets
+        scope = f"tasks/list {name}"
+        before = None if params.cursor is None else decode_cursor(params.cursor, scope=scope, keys=keys, now=now)
+        size = min(engine.options.page_size, MAX_PAGE)
+        found, has_more = await self._tasks.store.listed(name, before, size)
+        fields: dict[str, Any] = {"tasks": [record.fields(id) for _, id, record in found]}
+        if has_more and found:
+            fields["nextCursor"] = encode_cursor(found[-1][0], scope=scope, key=keys[0], now=now)
+        return TaskFields(fields)
+
+    async def result(self, engine: "Engine", context: RequestContext) -> Result:
+        """Wait for the end of a task, and pass its questions on to the client meanwhile."""
+        id, record = await self._find(context)
+        asking: dict[str, asyncio.Task[None]] = {}
+        try:
+            async with engine.waiting:
+                with closing(engine.state.listen([f"task/{id}"])) as listener:
+                    while not (record := await self._find_again(id, record)).is_over:
+                        self._ask(context.channel, id, record, asking)
+                        await self._tasks.changes(listener)
+        finally:
+            for task in asking.values():
+                task.cancel()
+            if asking:
+                await asyncio.wait(asking.values())  # the client is told before it has the response
+        if isinstance(record.outcome, bytes):
+            return TaskOutcome(id, record.outcome)
+        raise ProtocolError(CANCELLED, code=INVALID_PARAMS) if record.outcome is None else record.outcome.to_error()
+
+    async def _find_again(self, id: str, known: TaskRecord) -> TaskRecord:
+        try:
+            found = await self._tasks.store.look(id)
+        except StoreUnavailable:
+            return known
+        if found is None:
+            raise unknown_task()
+        return found
+
+    def _ask(
+        self, channel: ClientChannel | None, id: str, record: TaskRecord, asking: dict[str, asyncio.Task[None]]
+    ) -> None:
+        """Send the questions that this request has not sent; take back those that were answered elsewhere."""
+        for key in asking.keys() - record.questions.keys():
+            asking[key].cancel()
+        if channel is not None:
+            for key in record.questions.keys() - asking.keys():
+                asking[key] = asyncio.create_task(self._ask_one(channel, id, key, record.questions[key]))
+
+    async def _ask_one(self, channel: ClientChannel, id: str, key: str, question: Question) -> None:
+        """Ask, and put what the client says into the record; if it says nothing, another request may ask again."""
+        timeout = max(1.0, question.until - time.time())
+        params = {**members(Raw(question.params)), "_meta": {RELATED_KEY: {"taskId": id}}}
+        with suppress(QuestionFailed, ProtocolError, Busy):
+            async with channel.pending(question.method, timeout) as request:
+                with suppress(QuestionFailed):
+                    await request.result(question.method, encode(params), timeout)
+                if request.response is not None:
+                    await self._answer(id, {key: request.response})
