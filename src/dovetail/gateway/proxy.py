@@ -357,7 +357,7 @@ class Catalogs:
             raise SetupError("its inputSchema describes no object")
         definition = msgspec.structs.replace(definition, execution=None)  # its calls are no tasks here
         return name, Tool(
-            definition=msgspec.structs.replace(definition, execution=None),  # the gateway has no tasks
+            definition=definition,
             invocation=self._invocation(self._forwarder.call_tool, definition),
             decode=_decode_arguments,
             to_result=lambda result: result,
