@@ -415,6 +415,7 @@ SCENARIOS: dict[str, list[Step]] = {
     ],
     "gateway_callers": [call("calendar_whoami", gives="alice-at-work")],
     "client_answers": [],  # it has a test of its own
+    "client_tasks": [],  # and so has this
     "asking": [call("delete_note", note_id="1", gives="Deleted."), call("delete_note", note_id="2", gives="Kept.")],
     "asking_forms": [call("book", gives="7 nights in Rome, lunch, dinner, slow")],
     "asking_models": [

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from dovetail.client import ListPage as ListPage
     from dovetail.client import LogMessage as LogMessage
     from dovetail.client import SamplingRequest as SamplingRequest
+    from dovetail.client import TaskUpdate as TaskUpdate
+    from dovetail.client import ToolTask as ToolTask
     from dovetail.client.group import Clients as Clients
     from dovetail.console import Console as Console
     from dovetail.engine.audit import AuditEvent as AuditEvent
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from dovetail.errors import ServerError as ServerError
     from dovetail.errors import SetupError as SetupError
     from dovetail.errors import StateError as StateError
+    from dovetail.errors import TaskCancelled as TaskCancelled
     from dovetail.errors import ToolError as ToolError
     from dovetail.errors import TooManyRequests as TooManyRequests
     from dovetail.errors import UrlElicitationRequired as UrlElicitationRequired
@@ -100,7 +103,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "client": [
         "CallToolResult", "Client", "ElicitRequest", "ElicitResult", "ListPage", "ChangeStream", "LogMessage",
-        "SamplingRequest",
+        "SamplingRequest", "TaskUpdate", "ToolTask",
     ],
     "client.group": ["Clients"],
     "console": ["Console"],
@@ -114,7 +117,8 @@ _NAMES = {
     "errors": [
         "AnswerTimeout", "ArgumentError", "BadResponse", "Busy", "ConnectionLost", "DovetailError",
         "MissingCapability", "NotApproved", "NotFound", "NotSignedIn", "ProtocolError", "QuestionFailed",
-        "ServerError", "SetupError", "StateError", "TooManyRequests", "ToolError", "UrlElicitationRequired",
+        "ServerError", "SetupError", "StateError", "TaskCancelled", "TooManyRequests", "ToolError",
+        "UrlElicitationRequired",
     ],
     "extensions.extension": ["Extension"],
     "gateway.proxy": ["Proxy"],

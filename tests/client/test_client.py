@@ -197,6 +197,12 @@ async def test_the_program_answers_itself(capsys: pytest.CaptureFixture[str]) ->
     )
 
 
+async def test_the_program_follows_its_task(capsys: pytest.CaptureFixture[str]) -> None:
+    await load("client_tasks").main()
+    first, *_, last, text = capsys.readouterr().out.splitlines()
+    assert (first, last.split()[0], text) == ("working None", "completed", "A small film of a beach.")
+
+
 @every_revision
 async def test_data_is_the_value_and_only_what_was_wrapped_is_unwrapped(client: Client) -> None:
     boxed = await client.call_tool("boxed", {"value": 5})
