@@ -1,6 +1,7 @@
 """Tasks of a client, in both forms of the protocol: polling, questions, results, cancelling."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -14,12 +15,13 @@ from scripted import (
     elicitation,
     error,
     sampling,
+    served,
     text,
     until,
 )
 from task_server import ACK, CORE, DONE, TASKS, TIMES, WORKING, TaskServer, asking
 
-from dovetail import Client
+from dovetail import Client, Context, Server, TaskConfig
 from dovetail.client import TaskUpdate
 from dovetail.errors import (
     BadResponse,
@@ -376,3 +378,56 @@ async def test_only_calls_become_tasks() -> None:
             await client.ping()
         with pytest.raises(BadResponse, match="'task', which"):
             await client.get_prompt("greet")
+
+
+# ── our own server ──
+
+
+def films() -> Server:
+    server = Server("films", version="1.0.0")
+
+    @server.tool(task=TaskConfig(poll_interval=0.02))
+    async def render(ctx: Context) -> int:
+        """Draw as many frames as the user wants, of the size that the user wants."""
+        frames, size = await asyncio.gather(ctx.elicit("How many?", int), ctx.elicit("Which size?", ["S", "M"]))
+        return int(frames.data) * len(size.data)
+
+    @server.tool(task=TaskConfig(mode="required", poll_interval=0.02))
+    async def fail() -> str:
+        """Fail in words."""
+        raise ToolError("no beach")
+
+    @server.tool(task=TaskConfig(poll_interval=0.02))
+    async def wait() -> str:
+        """Wait for the end."""
+        await asyncio.Event().wait()
+        return "never"
+
+    return server
+
+
+@pytest.mark.rule("TASK-9", "TASK-15", "TASK-54", "TASK-55", "TASK-57")
+@pytest.mark.parametrize("over", ["memory", "http"])
+@both_forms
+async def test_tasks_of_our_own_server(revision: str, over: str) -> None:
+    answers = {"How many?": 7, "Which size?": "M"}
+    options: Any = {"protocol_version": revision, "tasks": True}
+    options["elicitation_handler"] = lambda question: answers[question.message]
+    async with AsyncExitStack() as stack:
+        server = films()
+        is_served = over == "http"
+        target: Any = f"{await stack.enter_async_context(served(server.asgi()))}/mcp" if is_served else server
+        client = await stack.enter_async_context(Client(target, **options))
+        other = await stack.enter_async_context(Client(target, **options))
+        task = await client.start_tool("render")
+        assert (await other.task(str(task.id)).wait()).structured in ({"result": 7}, 7)
+        assert (await task.wait()).data == 7
+        with pytest.raises(ToolError, match="no beach"):
+            await client.call_tool("fail")
+        waiting = await client.start_tool("wait")
+        await waiting.cancel()
+        with pytest.raises(TaskCancelled):
+            await waiting.wait()
+        with pytest.raises(ServerError) as unknown:
+            await client.task("unknown").wait()
+        assert unknown.value.code == -32602
