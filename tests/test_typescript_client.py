@@ -153,3 +153,36 @@ def test_answers(asking: tuple[str, Notes], path: str, revision: str) -> None:
     assert set(said["asked"]) == {"sampling", "roots"} | ({*ANSWERS} if revision >= "2025-06-18" else set()) | (
         {"Sign in"} if revision >= "2025-11-25" else set()
     )
+
+
+# ── tasks, by the official requester ──
+
+
+def ended(status: str, text: str | None = None, error: str | None = None, kind: str = "task") -> dict[str, Any]:
+    return {"kind": kind, "status": status, "text": text, "error": error}
+
+
+TASK_CALLS = {
+    "rendered": ended("completed", "A small red film of a beach."),
+    "quick": ended("completed", "5", kind="immediate"),
+    "failed": ended("completed", "There is no beach"),
+    "broken": ended("failed", error="The camera is broken"),
+    "cancelled": ended("cancelled"),
+}
+FAILS_BY_MESSAGE = {"failed": ended("failed", error="There is no beach")}  # in 2025-11-25, that of the status
+
+
+@pytest.mark.rule("TASK-1", "TASK-9", "TASK-11", "TASK-12", "TASK-16", "TASK-19", "TASK-23", "TASK-55", "TASK-57")
+@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
+def test_has_tasks(tmp_path: Path, revision: str) -> None:
+    nodejs.demand()
+    with serving([str(nodejs.PROGRAMS / "tasks_server.py")], tmp_path / "server.log") as process:
+        said = nodejs.run("tasks.mjs", f"{process.origin}/mcp", revision)
+    assert not process.complaints, (tmp_path / "server.log").read_text()
+    tells = {name: {key: said[name].get(key) for key in ("kind", "status", "text", "error")} for name in TASK_CALLS}
+    assert tells == TASK_CALLS | ({} if revision == MODERN else FAILS_BY_MESSAGE)
+    assert said["rendered"]["statuses"] == ["working", "input_required", "completed"]
+    delivery = "task-update" if revision == MODERN else "peer-request"
+    asked = [(each["message"], each["delivery"], each["scope"]) for each in said["asked"]]
+    assert sorted(asked) == [("Which colour?", delivery, "task"), ("Which size?", delivery, "task")]
+    assert said["capabilities"]["cancellation"] is True
