@@ -74,6 +74,9 @@ class Call(msgspec.Struct, eq=False):
             raise QuestionFailed(lazy.server_requests.NOT_INITIALIZED)
         return connection.pending_requests().open("", timeout, connection.send)
 
+    async def for_task(self) -> "Call | None":
+        return None if self.connection.closed else Call(self.connection)
+
     async def notify(self, message: bytes) -> None:
         if not self.connection.closed:
             await self.connection.send(message)

@@ -53,6 +53,9 @@ class ClientChannel(Protocol):
     def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager["PendingRequest"]:
         """Register a request that is about to be sent, until its response. Raises QuestionFailed after the call."""
 
+    async def for_task(self) -> "ClientChannel | None":
+        """A channel that stays open after the call, for its task; None if the client listens to no stream."""
+
     async def notify(self, message: bytes) -> None:
         """Send a notification, also after the end of the call, if the client can be reached."""
 

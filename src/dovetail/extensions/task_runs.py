@@ -10,7 +10,7 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +26,17 @@ from dovetail.engine.concurrency import CallTimeout, Limit, PausableTimeout, wit
 from dovetail.engine.dispatch import Layer, encode_failure, run_before_response
 from dovetail.engine.idempotency import Failure
 from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE, Steps
-from dovetail.engine.request_context import InputNeeded, RequestContext
+from dovetail.engine.request_context import ClientChannel, InputNeeded, RequestContext
 from dovetail.engine.server_requests import ClientResponse, LiveRequests, question_failed
 from dovetail.engine.threads import ThreadPool
-from dovetail.errors import METHOD_NOT_FOUND, ProtocolError, ToolBusy, ToolError
+from dovetail.errors import METHOD_NOT_FOUND, Busy, ProtocolError, QuestionFailed, ToolBusy, ToolError
 from dovetail.extensions.task_store import LOST, Question, TaskRecord, TaskStore, unknown_task
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.capabilities import require_capabilities, require_client_support
 from dovetail.protocol.elicitation import InputRequest
-from dovetail.protocol.extensions import declared_extensions
+from dovetail.protocol.extensions import TASKS, declared_extensions
 from dovetail.protocol.inbound import Request
-from dovetail.protocol.jsonrpc import UNREADABLE, encode, invalid_params
+from dovetail.protocol.jsonrpc import UNREADABLE, encode, invalid_params, members
 from dovetail.protocol.results import Result, Shaper
 from dovetail.protocol.revisions import R2026_07_28
 from dovetail.registry.registration import TaskRoute
@@ -46,7 +46,7 @@ from dovetail.state.base import Listener, StoreFull, StoreUnavailable, retry_whi
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
-TASKS = "io.modelcontextprotocol/tasks"
+RELATED_KEY = "io.modelcontextprotocol/related-task"
 VERSIONS = frozenset([R2026_07_28.name])  # in which they are an extension
 MAX_OPEN = 1_000  # tasks of one worker
 MAX_PER_CALLER = 100  # of those; callers that are not known have no bound of their own
@@ -212,6 +212,30 @@ class Tasks:
                             params = encode({**record.detailed(id), "_meta": meta})
                             await context.emit(jsonrpc.notification("notifications/tasks", params))
                 changed = await self.changes(listener) or set(pending)
+
+    async def answer(self, id: str, answers: Mapping[str, ClientResponse]) -> None:
+        def answered(record: TaskRecord) -> TaskRecord:
+            taken = {key: answers[key] for key in record.questions if key in answers}
+            if not taken:
+                return record
+            left = {key: question for key, question in record.questions.items() if key not in taken}
+            status = record.status if left else "working"
+            return replace(record, status=status, questions=left, answers={**record.answers, **taken})
+
+        before = await self.store.change(id, answered)
+        if before is not None and before.answers:
+            await self.store.wake(id)  # perhaps the wake-up was lost
+
+    async def ask(self, channel: ClientChannel, id: str, key: str, question: Question) -> None:
+        """Ask, and put what the client says into the record; if it says nothing, another request may ask again."""
+        timeout = max(1.0, question.until - time.time())
+        params = {**members(Raw(question.params)), "_meta": {RELATED_KEY: {"taskId": id}}}
+        with suppress(QuestionFailed, ProtocolError, Busy):
+            async with channel.pending(question.method, timeout) as request:
+                with suppress(QuestionFailed):
+                    await request.result(question.method, encode(params), timeout)
+                if request.response is not None:
+                    await self.answer(id, {key: request.response})
 
     async def changes(self, listener: Listener) -> set[str]:
         """The topics that have changed; none after a while, for a lost worker wakes no listener."""
@@ -453,13 +477,22 @@ class TaskRun:
     async def ask(self, name: str, method: str, params: bytes, timeout: float) -> Raw:
         """The client's result for a request, which stands in the record until then, under a key that is used once."""
         key, answer = f"{name}-{next(self._numbers)}", asyncio.Future[ClientResponse]()
-        self._questions[key] = Question(method, params, time.time() + timeout), answer
+        channel, session = None, self.context.request.session
+        if self._is_core and session is not None and self.context.channel is not None:
+            channel = await self.context.channel.for_task()
+        question = Question(method, params, time.time() + timeout)
+        if channel is not None and session is not None:
+            question = replace(question, session=session.id)
+        self._questions[key] = question, answer
+        asking: asyncio.Task[None] | None = None
         try:
             async with asyncio.timeout(timeout) as limit:
                 for _ in range(3):  # requests that a function makes at the same time are seen at the same time
                     await asyncio.sleep(0)
                 delay = self._tasks.engine.task_timings.retry_delay
                 await retry_while_unavailable(self._sync, lambda: not self._tasks.is_closing, delay)
+                if channel is not None:
+                    asking = self._tasks.spawn(self._ask_in_session(channel, key, question))
                 response = await answer
         except TimeoutError:
             if not limit.expired():
@@ -467,11 +500,20 @@ class TaskRun:
             raise errors.AnswerTimeout(f"The client did not answer {method} within {timeout:g} s") from None
         finally:
             del self._questions[key]
+            if asking is not None:
+                asking.cancel()
             if not answer.done() or answer.cancelled():
                 self._tasks.spawn(self.try_to_sync())
         if not response.is_result:
             raise question_failed(method, response.body)
         return Raw(response.body)
+
+    async def _ask_in_session(self, channel: ClientChannel, key: str, question: Question) -> None:
+        """Ask without a request of the client; if its stream is gone, any request of `tasks/result` may ask."""
+        await self._tasks.ask(channel, self.id, key, question)
+        if key in self._questions:
+            self._questions[key] = replace(question, session=None), self._questions[key][1]
+            await self.try_to_sync()
 
     def report(self, progress: float, total: float | None, message: str | None) -> None:
         count = f"{progress:.12g}" if total is None else f"{progress:.12g}/{total:.12g}"

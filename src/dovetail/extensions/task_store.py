@@ -45,6 +45,7 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
     method: str
     params: bytes  # as the client's revision spells them
     until: float  # seconds since 1970
+    session: str | None = None  # in which the task has asked it; elsewhere, requests of tasks/result ask
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,21 +3,20 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
-from msgspec.structs import replace
 
 from dovetail.engine.handlers import Handler
-from dovetail.engine.request_context import ClientChannel, RequestContext
+from dovetail.engine.request_context import RequestContext
 from dovetail.engine.server_requests import ClientResponse
-from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, Busy, ProtocolError, QuestionFailed
-from dovetail.extensions.task_runs import TASKS, VERSIONS, Tasks
-from dovetail.extensions.task_store import Question, TaskRecord, unknown_task
+from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError
+from dovetail.extensions.task_runs import RELATED_KEY, VERSIONS, Tasks
+from dovetail.extensions.task_store import TaskRecord, unknown_task
 from dovetail.protocol.capabilities import require_capabilities
-from dovetail.protocol.extensions import DeclaredExtension
+from dovetail.protocol.extensions import TASKS, DeclaredExtension
 from dovetail.protocol.jsonrpc import encode, invalid_params, members
 from dovetail.protocol.methods import ListParams, Method, Params
 from dovetail.protocol.pagination import decode_cursor, encode_cursor
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
 CORE = frozenset([R2025_11_25.name])
-RELATED_KEY = "io.modelcontextprotocol/related-task"
 CANCELLED = "The task was cancelled, so it has no result"
 OVER = "The task has ended already, and can't be cancelled any more"
 NO_LIST = "Method not found: tasks/list is for callers who are known"
@@ -122,21 +120,8 @@ class Methods:
             if memoryview(given[key])[0] != ord("{"):
                 raise invalid_params(f"inputResponses.{key} must be an object")
         answers = {key: ClientResponse(True, bytes(value)) for key, value in given.items()}
-        await self._answer(id, answers)
+        await self._tasks.answer(id, answers)
         return EmptyResult()
-
-    async def _answer(self, id: str, answers: Mapping[str, ClientResponse]) -> None:
-        def answered(record: TaskRecord) -> TaskRecord:
-            taken = {key: answers[key] for key in record.questions if key in answers}
-            if not taken:
-                return record
-            left = {key: question for key, question in record.questions.items() if key not in taken}
-            status = record.status if left else "working"
-            return replace(record, status=status, questions=left, answers={**record.answers, **taken})
-
-        before = await self._tasks.store.change(id, answered)
-        if before is not None and before.answers:
-            await self._tasks.store.wake(id)  # perhaps the wake-up was lost
 
     # ── 2025-11-25 ──
 
@@ -161,7 +146,7 @@ class Methods:
             async with engine.waiting:
                 with closing(engine.state.listen([f"task/{id}"])) as listener:
                     while not (record := await self._find_again(id, record)).is_over:
-                        self._ask(context.channel, id, record, asking)
+                        self._ask(context, id, record, asking)
                         await self._tasks.changes(listener)
         finally:
             for task in asking.values():
@@ -181,23 +166,12 @@ class Methods:
             raise unknown_task()
         return found
 
-    def _ask(
-        self, channel: ClientChannel | None, id: str, record: TaskRecord, asking: dict[str, asyncio.Task[None]]
-    ) -> None:
+    def _ask(self, context: RequestContext, id: str, record: TaskRecord, asking: dict[str, asyncio.Task[None]]) -> None:
         """Send the questions that this request has not sent; take back those that were answered elsewhere."""
         for key in asking.keys() - record.questions.keys():
             asking[key].cancel()
+        channel, session = context.channel, context.request.session
         if channel is not None:
-            for key in record.questions.keys() - asking.keys():
-                asking[key] = asyncio.create_task(self._ask_one(channel, id, key, record.questions[key]))
-
-    async def _ask_one(self, channel: ClientChannel, id: str, key: str, question: Question) -> None:
-        """Ask, and put what the client says into the record; if it says nothing, another request may ask again."""
-        timeout = max(1.0, question.until - time.time())
-        params = {**members(Raw(question.params)), "_meta": {RELATED_KEY: {"taskId": id}}}
-        with suppress(QuestionFailed, ProtocolError, Busy):
-            async with channel.pending(question.method, timeout) as request:
-                with suppress(QuestionFailed):
-                    await request.result(question.method, encode(params), timeout)
-                if request.response is not None:
-                    await self._answer(id, {key: request.response})
+            for key, question in record.questions.items():
+                if key not in asking and (session is None or question.session != session.id):
+                    asking[key] = asyncio.create_task(self._tasks.ask(channel, id, key, question))

@@ -111,10 +111,11 @@ class SessionChannel(msgspec.Struct, eq=False):
     _messages: ServerMessages
     _session: SessionHandle
     _response: PostResponse | None  # while the call runs
+    _is_for_task: bool = False  # without a response; only the GET stream carries its messages
 
     def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager[PendingRequest]:
         """Send a server request, on the event stream of the call or else on the GET stream."""
-        if (response := self._response) is None:
+        if (response := self._response) is None and not self._is_for_task:
             raise QuestionFailed(CALL_ENDED)
         messages, session = self._messages, self._session
         presence = messages.presence
@@ -122,21 +123,28 @@ class SessionChannel(msgspec.Struct, eq=False):
         async def send(message: bytes) -> None:
             if not session.record.initialized and not (await session.reload() and session.record.initialized):
                 raise QuestionFailed(NOT_INITIALIZED)
-            if await response.send_message(message):
+            if response is not None and await response.send_message(message):
                 return
             if await presence.current(session.record.id):
                 await messages.append(session, message)
-            elif response.accepted.stream:
+            elif response is None or response.accepted.stream:
                 raise QuestionFailed(f"The client can't be asked: {DISCONNECTED}")
             else:  # no request can reach it, as if it lacked the capability
                 raise MissingCapability({method.partition("/")[0]: {}}, JSON_ONLY)
 
         async def is_reachable() -> bool:
-            if not response.http_response.ended or await presence.current(session.record.id):
+            is_open = response is not None and not response.http_response.ended
+            if is_open or await presence.current(session.record.id):
                 return True
+            if response is None:
+                return False
             return response.events is not None and bool(await presence.current(response.events.name))
 
         return messages.pending_requests.open(session.record.id, timeout, send, is_reachable)
+
+    async def for_task(self) -> "SessionChannel | None":
+        has_stream = await self._messages.presence.current(self._session.record.id)
+        return SessionChannel(self._messages, self._session, None, True) if has_stream else None
 
     async def notify(self, message: bytes) -> None:
         if self._response is None or not await self._response.send_message(message):
