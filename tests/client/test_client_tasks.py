@@ -21,7 +21,7 @@ from scripted import (
 )
 from task_server import ACK, CORE, DONE, TASKS, TIMES, WORKING, TaskServer, asking
 
-from dovetail import Client, Context, Server, TaskConfig
+from dovetail import Client, Context, Proxy, Server, TaskConfig
 from dovetail.client import TaskUpdate
 from dovetail.errors import (
     BadResponse,
@@ -431,3 +431,22 @@ async def test_tasks_of_our_own_server(revision: str, over: str) -> None:
         with pytest.raises(ServerError) as unknown:
             await client.task("unknown").wait()
         assert unknown.value.code == -32602
+
+
+@both_forms
+async def test_a_gateway_has_no_tasks(revision: str) -> None:
+    """It declares none to its backend, and shows none of the backend's to its clients."""
+    backend = Server("films", version="1.0.0")
+
+    @backend.tool(task=True)
+    async def render(ctx: Context) -> str:
+        """Say what the gateway declares."""
+        return f"{ctx.client.extensions.get(TASKS)}, {(await ctx.elicit('Which size?', str)).data}"
+
+    proxy = Proxy(backend, name="films")
+    options: Any = {"protocol_version": revision, "elicitation_handler": lambda question: "small"}
+    async with Client(proxy, tasks=True, **options) as client:
+        (tool,) = await client.list_tools()
+        assert (tool.name, tool.execution) == ("render", None)
+        task = await client.start_tool("render")
+        assert (task.id, (await task.wait()).text) == (None, "None, small")
