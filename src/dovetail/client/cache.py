@@ -212,9 +212,7 @@ class ToolCache:
     async def may_ask_for_task(self, name: str, timeout: "Timeout") -> bool:
         """Whether a call of the tool may ask for a task, in 2025-11-25. Later revisions leave that to the server."""
         session = self._session
-        if not (
-            session.asks_for_tasks and session.revision.core_tasks and offers_tasks(session.negotiated.capabilities)
-        ):
+        if not (session.revision.core_tasks and offers_tasks(session.negotiated.capabilities)):
             return False
         tool = await self.load(name, timeout)
         return tool is not None and (tool.execution or {}).get("taskSupport") in ("optional", "required")

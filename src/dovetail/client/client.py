@@ -182,7 +182,7 @@ class Client:
             params["_meta"] = {types.CALL_KEY: key}
         if self._session.tool_headers is not None:
             send = partial(self._send_with_headers, name, send, timeout)
-        if await self._tools.may_ask_for_task(name, timeout):
+        if self._session.asks_for_tasks and await self._tools.may_ask_for_task(name, timeout):
             params["task"] = {}
         try:
             return await self._session.finish("tools/call", params, send)

@@ -283,8 +283,6 @@ class ToolTask:
         try:
             return await self._send(RESULT)
         except ServerError as failure:
-            if self.message is not None:
-                failure.add_note(self.message)
             return failure
 
     async def _poll(self) -> None:
@@ -312,11 +310,10 @@ class ToolTask:
     async def _send(self, method: str, more: Params | None = None) -> Raw:
         """Send a request about the task, and again after a failure that may pass: all of them may be repeated."""
         backoff = self._session.dispatcher.transport.backoff()
-        waits = method == RESULT
+        params, waits = {"taskId": self.id, **(more or {})}, method == RESULT
         timeout = None if waits else self._timeout
         for tries in range(1, MAX_TRIES + 1):
             try:
-                params = {"taskId": self.id, **(more or {})}
                 return await self._session.send(method, params, timeout=timeout, cancellable=waits)
             except DovetailError as failure:
                 if tries == MAX_TRIES or not is_transient(failure) or self._session.dispatcher.is_closed:
