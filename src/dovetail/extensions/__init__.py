@@ -6,5 +6,7 @@ from dovetail._lazy import lazy_modules
 
 if TYPE_CHECKING:
     from dovetail.extensions import extension as extension
+    from dovetail.extensions import frontmatter as frontmatter
+    from dovetail.extensions import skills as skills
 
-__getattr__ = lazy_modules(__name__, "extension")
+__getattr__ = lazy_modules(__name__, "extension", "frontmatter", "skills")
