@@ -85,7 +85,7 @@ class SkillEntry(msgspec.Struct, frozen=True):
         return self.definition.uri
 
 
-class SkillFile(msgspec.Struct, frozen=True):
+class FileSnapshot(msgspec.Struct, frozen=True):
     """A file as it was read."""
 
     resource: Resource
@@ -97,7 +97,7 @@ class SkillFile(msgspec.Struct, frozen=True):
 class Snapshot(msgspec.Struct, frozen=True):
     """What a folder held at one moment, all by URI."""
 
-    files: Mapping[str, SkillFile] = {}
+    files: Mapping[str, FileSnapshot] = {}
     skills: Mapping[str, SkillEntry] = {}
     directories: Mapping[str, Sequence[str]] = {}  # the URIs of their files and folders
 
@@ -148,7 +148,7 @@ class SkillFolder:
                 children[uri_of(parts)] = []
             if above:
                 children.setdefault(uri_of(parts[:-1]), []).append(uri_of(parts))
-        files: dict[str, SkillFile] = {}
+        files: dict[str, FileSnapshot] = {}
         skills = {}
         for root in sorted(roots):
             entry = self._skill(root, members[root], uri_of, files)
@@ -175,7 +175,7 @@ class SkillFolder:
                 raise self.fail((), f"it has more than {MAX_ENTRIES:,} files; name a folder with nothing but skills")
         return names, folders
 
-    def _skill(self, root: Parts, members: list[Parts], uri_of: UriOf, files: dict[str, SkillFile]) -> SkillEntry:
+    def _skill(self, root: Parts, members: list[Parts], uri_of: UriOf, files: dict[str, FileSnapshot]) -> SkillEntry:
         """The skill of a folder, whose files are added to those that are read already."""
         if len(members) > MAX_FILES:
             raise self.fail(root, f"it has {len(members)} files, and a skill has {MAX_FILES} at most; exclude= some")
@@ -193,7 +193,7 @@ class SkillFolder:
         files[uri] = replace(files[uri], resource=replace(files[uri].resource, definition=definition))
         return SkillEntry(SkillDefinition(uri, fields, listed), self.access)
 
-    def _file(self, uri: str, parts: Parts, name: str) -> SkillFile:
+    def _file(self, uri: str, parts: Parts, name: str) -> FileSnapshot:
         try:
             data = self.files.read("/".join(parts)).data
         except ProtocolError as problem:
@@ -212,7 +212,7 @@ class SkillFolder:
             path=self.files.root.joinpath(*parts),
             access=self.access,
         )
-        return SkillFile(resource, contents, f"sha256:{hashlib.sha256(raw).hexdigest()}", len(raw))
+        return FileSnapshot(resource, contents, f"sha256:{hashlib.sha256(raw).hexdigest()}", len(raw))
 
     def _front_matter(self, root: Parts, text: str | None) -> dict[str, Any]:
         """The front matter of a skill, checked."""
