@@ -205,7 +205,7 @@ def test_a_folder_of_skills_is_linted(tmp_path: Path) -> None:
     place = "skill skill://pdf/SKILL.md"
     assert found == [("skill-yaml", place, "line 4: no"), ("skill-link", place, "b.md")]
     path.write_text("---\nname: pdf\n---\n")
-    assert typed(tmp_path, "lint", "skills").returncode == 2
+    assert typed(tmp_path, "lint", "skills").returncode == 3
 
 
 SOME_KEYS = [
