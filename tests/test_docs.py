@@ -146,7 +146,8 @@ def test_the_options_of_http_are_documented_with_their_defaults_and_variables() 
 
 # ── programs ──
 
-CLIENTS = ("client", "client_listen", "client_several", "client_sign_in", "client_skills")  # programs that are no servers
+# Programs that are no servers:
+CLIENTS = ("client", "client_listen", "client_several", "client_sign_in", "client_skills")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -178,6 +178,17 @@ async def test_over_http_the_methods_need_no_name_in_a_header(folder: Path) -> N
         assert (await client.request(READ_DIRECTORY, {"uri": "skill://pdf/empty"}))["resources"] == []
 
 
+@pytest.mark.rule("SKILL-5")
+async def test_uris_are_those_of_the_folders_above(tmp_path: Path) -> None:
+    write(tmp_path, {"Ä b/c~(d)/mail/SKILL.md": skill("mail"), "Ä b/c~(d)/mail/100%.md": "x"})
+    async with Client(serve(tmp_path)) as client:
+        (mail,) = await client.list_skills()
+        assert mail.uri == "skill://%C3%84%20b/c~%28d%29/mail/SKILL.md"
+        assert await mail.read("100%.md") == "x"
+        directory = await client.request(READ_DIRECTORY, {"uri": "skill://%c3%84%20b/c~%28d%29/mail"})
+        assert [each["name"] for each in directory["resources"]] == ["100%.md", "mail"]
+
+
 @pytest.mark.rule("SKILL-18")
 async def test_nested_skills_are_listed_flat_and_are_files_of_the_outer_one(tmp_path: Path) -> None:
     write(tmp_path, {"outer/SKILL.md": skill("outer"), "outer/inner/SKILL.md": skill("inner"), "outer/inner/a.md": "a"})
@@ -288,10 +299,10 @@ async def test_disabled_skills_are_not_listed(folder: Path) -> None:
         ({"a/SKILL.md": b"\xef\xbb\xbf" + skill("a").encode()}, "must be UTF-8 without a byte order mark"),
         ({"a/SKILL.md": skill("a"), **{f"a/{n}": "" for n in range(512)}}, "it has 513 files, and"),
         ({"a/SKILL.md": skill("a"), "a/x.bin": b"x" * 2**23, "a/y.bin": b"y" * 2**23}, "more than 16,777,216 bytes"),
-        ({"a/SKILL.md": skill("a"), "a/x.bin": b"x" * (2**24 + 1)}, "a/x.bin: it is .* too large; .* exclude="),
+        ({"a/SKILL.md": skill("a"), "a/x.bin": b"x" * (2**24 + 1)}, "a/x.bin: The file .* is larger .*exclude="),
         ({"a/SKILL.md": skill("a", f"x: &a [{'*a,' * 20}]\n")}, "a/SKILL.md: line 4: a value can't begin with '&'"),
         ({"a/SKILL.md": skill("a", "x: " + "[" * 60_000 + "\n")}, "line 4: more than 16 levels"),
-        ({"a/SKILL.md": skill("a"), "a/back\\slash": ""}, "no file, or too large"),
+        ({"a/SKILL.md": skill("a"), "a/back\\slash": ""}, "it is no regular file"),
     ],
 )  # fmt: skip
 def test_what_can_not_be_served_names_the_file_and_the_fix(tmp_path: Path, files: Any, words: str) -> None:
@@ -313,7 +324,7 @@ def test_links_out_of_the_folder_and_special_files_are_refused(tmp_path: Path, m
     else:
         targets = {"link out": tmp_path / "secret" / "key", "link to a folder": tmp_path / "secret"}
         path.symlink_to(targets.get(make, tmp_path / "nothing"))
-    with pytest.raises(SetupError, match=r"a/odd: it is a link that leads out of the folder.*exclude="):
+    with pytest.raises(SetupError, match=r"a/odd: it is no regular file, or leads out of the folder; .*exclude="):
         Server("x").add_skills(tmp_path / "skills")
     server = Server("x")
     server.add_skills(tmp_path / "skills", exclude=["odd"])
@@ -349,7 +360,7 @@ def test_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         "line 4: yes",
         "line 6: 2026-07-28",
         "metadata: io.modelcontextprotocol/x is reserved",
-        "several skills have the name a",
+        "hosts may mix up the skills of one name: a",
     ):
         assert words in text
     assert "1.10" not in text

@@ -22,6 +22,7 @@ _END_OF_LINE = re.compile(r" *(?:(?<= )#[^\n]*)?(?=\n|\Z)")
 _EMPTY_LINES = re.compile(r"(?:\n *(?:#[^\n]*)?(?=\n|\Z))*+")
 _FLOW_SPACE = re.compile(r"(?:[ \n]|(?<=[ \n])#[^\n]*)*+")
 _BREAK = re.compile(r"\n[ \n]*")
+_SPACES = re.compile(r" *")
 _DASH = re.compile(r"-(?=[ \n]|\Z)")
 _PART = r"(?:[^\n:#%s]|:(?=[^ \n%s])|(?<=[^ ])#)*+"  # of a plain scalar; no comment, and no `: `
 _PLAIN = r"(?:[^ \n,\[\]{}#&*!|>'\"%%@`?:-]|-(?=[^ \n%s]))" + _PART
@@ -29,7 +30,7 @@ _IN_BLOCK, _IN_FLOW = (re.compile(_PLAIN % (3 * (ends,))) for ends in ("", r",\[
 _CONTINUED = re.compile(_PART % ("", ""))
 _DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
 _SINGLE = re.compile(r"'((?:[^']|'')*+)'")
-_QUOTED_KEY = re.compile(r""" *:(?=[ \n]|\Z)""")
+_COLON, _JSON_COLON = re.compile(r" *:(?=[ \n]|\Z)"), re.compile(r" *:")
 _FOLDS = r" +(?:\n[ \n]*)?|\n[ \n]*"
 _IN_SINGLE = re.compile(rf"''|{_FOLDS}")
 _IN_DOUBLE = re.compile(rf"\\(?:x[0-9A-Fa-f]{{2}}|u[0-9A-Fa-f]{{4}}|U[0-9A-Fa-f]{{8}}|\n[ \n]*|.)|{_FOLDS}")
@@ -112,9 +113,11 @@ class _Reader:
         return -1 if rest is None else rest.end() - self.at - 1
 
     def end_line(self) -> bool:
-        """Skip spaces and a comment, if there is nothing else on the line."""
-        if end := _END_OF_LINE.match(self.text, self.at):
-            self.at = end.end()
+        """Skip spaces, and a comment; whether this is the end of the line."""
+        end = _END_OF_LINE.match(self.text, self.at)
+        skipped = end or _SPACES.match(self.text, self.at)
+        assert skipped is not None
+        self.at = skipped.end()
         return end is not None
 
     def require_end(self) -> None:
@@ -130,7 +133,7 @@ class _Reader:
         column = self.at - self.text.rfind("\n", 0, self.at) - 1
         if _DASH.match(self.text, self.at):
             return self.sequence(column, depth)
-        if (key := self.key()) is not None:
+        if (key := self.key({})) is not None:
             return self.mapping(column, key, depth)
         return self.scalar(parent, depth)
 
@@ -141,17 +144,11 @@ class _Reader:
                 self.fail(
                     "write it as key: value, with a space after the colon; a longer text is indented or in quotes"
                 )
-            if key in found:
-                self.fail(f"there is {key!r:.100} already; remove one of them")
-            found[key] = self.below(column, depth) if self.end_line() else self.value(column, depth)
+            found[key] = self.below(column, depth) if self.end_line() else self.scalar(column, depth + 1)
             if self.peek() != column:
                 return found
             self.at += column + 1
-            key = self.key()
-
-    def value(self, column: int, depth: int) -> Any:
-        self.skip_spaces()
-        return self.scalar(column, depth + 1)
+            key = self.key(found)
 
     def below(self, column: int, depth: int) -> Any:
         """The value of a key at the end of its line: a list may begin in the column of the key."""
@@ -167,7 +164,6 @@ class _Reader:
         while True:
             self.at += 1
             if not self.end_line():
-                self.skip_spaces()
                 found.append(self.node(column, depth + 1))
             elif (inner := self.peek()) > column:
                 self.at += inner + 1
@@ -178,24 +174,22 @@ class _Reader:
                 return found
             self.at += column + 1
 
-    def key(self) -> str | None:
+    def key(self, known: dict[str, Any], *, in_flow: bool = False) -> str | None:
         """The key that begins here, with its colon; None if it is no key."""
-        start = self.at
-        is_quoted = self.text[start] in "\"'"
-        found = (_SINGLE if self.text[start] == "'" else _DOUBLE if is_quoted else _IN_BLOCK).match(self.text, start)
-        colon = None if found is None else _QUOTED_KEY.match(self.text, found.end())
+        start, first = self.at, self.text[self.at]
+        is_quoted = first in "\"'"
+        pattern = _SINGLE if first == "'" else _DOUBLE if is_quoted else _IN_FLOW if in_flow else _IN_BLOCK
+        found = pattern.match(self.text, start)
+        colon = found and (_JSON_COLON if is_quoted and in_flow else _COLON).match(self.text, found.end())
         if found is None or colon is None or "\n" in found[0]:
             return None
         key: Any = self.quoted(-1) if is_quoted else self.resolve(found[0].rstrip(" "))
-        self.at = start
         if not isinstance(key, str) or key == "<<" or len(key) > MAX_KEY:
-            self.fail(f"the key {found[0]!r:.100} is no short string; put it in quotes, or shorten it")
+            self.fail(f"the key {found[0]!r:.100} is no short string; put it in quotes, or shorten it", start)
+        if key in known:
+            self.fail(f"there is {key!r:.100} already; remove one of them", start)
         self.at = colon.end()
         return key
-
-    def skip_spaces(self) -> None:
-        while self.text[self.at] == " ":
-            self.at += 1
 
     # ── scalars ──
 
@@ -316,8 +310,9 @@ class _Reader:
                 break
             if closing == "]":
                 items.append(self.flow_node(parent, depth))
+            elif (key := self.key(found, in_flow=True)) is None:
+                self.fail("in braces each value has a key: {key: value}")
             else:
-                key = self.flow_key(parent, found)
                 self.flow_character(parent)
                 found[key] = self.flow_node(parent, depth)
             if (separator := self.flow_character(parent)) == closing:
@@ -337,19 +332,6 @@ class _Reader:
         if self.at == len(self.text):
             self.fail("a closing bracket is missing")
         return self.text[self.at]
-
-    def flow_key(self, parent: int, known: dict[str, Any]) -> str:
-        start = self.at
-        is_quoted = self.text[start] in "\"'"
-        key = None if self.text[start] in "[{" else self.flow_node(parent, 0)
-        colon = self.text.find(":", self.at, self.at + 1) if is_quoted else self.text.find(": ", self.at, self.at + 2)
-        if not isinstance(key, str) or key == "<<" or "\n" in self.text[start : self.at] or colon < 0:
-            self.at = start
-            self.fail("in braces each value has a key: {key: value}; put keys that are no plain words in quotes")
-        if key in known:
-            self.fail(f"there is {key!r:.100} already; remove one of them")
-        self.at = colon + 1
-        return key
 
     def flow_node(self, parent: int, depth: int) -> Any:
         if self.text[self.at] in "[{":

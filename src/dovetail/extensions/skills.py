@@ -25,7 +25,7 @@ from dovetail.engine.call_tool import excerpt
 from dovetail.engine.handlers import Handler, list_handler
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import Change
-from dovetail.errors import INVALID_PARAMS, Busy, ProtocolError, SetupError
+from dovetail.errors import INVALID_PARAMS, Busy, NotFound, ProtocolError, SetupError
 from dovetail.extensions.frontmatter import FrontMatterError, read_front_matter
 from dovetail.protocol.extensions import DeclaredExtension
 from dovetail.protocol.methods import EVERY, ListParams, Method, UriParams
@@ -128,7 +128,8 @@ class SkillFolder:
         self.reloads = 0  # that were begun
 
     def fail(self, parts: Parts, problem: str) -> SetupError:
-        return SetupError(f"{self.where}: {'/'.join(parts) or self.files.root}: {problem}")
+        place = "/".join(parts).encode(errors="replace").decode() or self.files.root
+        return SetupError(f"{self.where}: {place}: {problem}")
 
     def read(self) -> Snapshot:
         """Read all skills. Raises SetupError."""
@@ -156,24 +157,20 @@ class SkillFolder:
         return Snapshot(files, skills, children)
 
     def _walk(self) -> tuple[list[Parts], set[Parts]]:
-        """The files, and the folders."""
-        names: list[Parts] = []
-        folders: set[Parts] = set()
-        pending: list[Parts] = [()]
-        while pending:
-            folder = pending.pop()
-            try:
-                with os.scandir(self.files.root.joinpath(*folder)) as items:
-                    found = [((*folder, item.name), item.is_dir(follow_symlinks=False)) for item in items]
-            except OSError as problem:
-                raise self.fail(folder, f"it can't be read ({problem.strerror})") from None
-            inner = [parts for parts, is_folder in found if is_folder and self.files.admits(parts)]
-            pending += inner
-            folders.update(inner)
-            names += [parts for parts, is_folder in found if not is_folder and self.files.offers(parts)]
+        """The files, and the folders. A link to a folder counts as a file, which can't be read."""
+        root, names, folders = self.files.root, list[Parts](), set[Parts]()
+        for path, inner, found in os.walk(root, onerror=self._fail_unreadable):
+            here = Path(path).relative_to(root).parts
+            links = [name for name in inner if os.path.islink(os.path.join(path, name))]
+            inner[:] = [name for name in inner if name not in links and self.files.admits((*here, name))]
+            folders.update((*here, name) for name in inner)
+            names += [(*here, name) for name in (*found, *links) if self.files.offers((*here, name))]
             if len(names) + len(folders) > MAX_ENTRIES:
                 raise self.fail((), f"it has more than {MAX_ENTRIES:,} files; name a folder with nothing but skills")
         return names, folders
+
+    def _fail_unreadable(self, problem: OSError) -> None:
+        raise self.fail((), f"a folder can't be read: {problem}")
 
     def _skill(self, root: Parts, members: list[Parts], uri_of: UriOf, files: dict[str, FileSnapshot]) -> SkillEntry:
         """The skill of a folder, whose files are added to those that are read already."""
@@ -197,10 +194,8 @@ class SkillFolder:
         try:
             data = self.files.read("/".join(parts)).data
         except ProtocolError as problem:
-            fix = "copy a regular file of less than 16 MiB to this place, or leave it out with exclude="
-            raise self.fail(
-                parts, f"it is a link that leads out of the folder, no file, or too large; {fix}"
-            ) from problem
+            words = "it is no regular file, or leads out of the folder" if isinstance(problem, NotFound) else problem
+            raise self.fail(parts, f"{words}; put a copy there, or leave it out with exclude=") from None
         if len(uri) > MAX_URI_LENGTH:
             raise self.fail(parts, "its path is too long; shorten it")
         raw = data.encode() if isinstance(data, str) else data
@@ -220,8 +215,8 @@ class SkillFolder:
         try:
             fields, ambiguous = read_front_matter(text or "")
         except FrontMatterError as problem:
-            problem_ = "it must be UTF-8 without a byte order mark" if text is None else str(problem)
-            raise self.fail(place, problem_) from None
+            words = "it must be UTF-8 without a byte order mark" if text is None else str(problem)
+            raise self.fail(place, words) from None
         name, description = fields.get("name"), fields.get("description")
         if not isinstance(name, str) or not NAME.match(name):
             fix = "write 1 to 64 of a-z, 0-9 and single hyphens, none of them at an end"
@@ -289,27 +284,29 @@ class Skills:
 
     def _put(self, folder: SkillFolder, new: Snapshot, block: int) -> None:
         """Put a snapshot in the place of the last one, in one step for all requests; clients are notified."""
-        old, resources = folder.snapshot, self.engine.resources
-        known = {uri: each for uri, each in new.files.items() if uri in old.files}
-        added = {uri: each.resource for uri, each in new.files.items() if uri not in old.files}
+        old, resources = folder.snapshot.files, self.engine.resources
+        files = {
+            uri: old[uri] if uri in old and old[uri].digest == each.digest else each for uri, each in new.files.items()
+        }
+        added = {uri: each.resource for uri, each in files.items() if uri not in old}
+        changed = [uri for uri, each in files.items() if uri in old and old[uri] is not each]
+        gone = [uri for uri in old if uri not in files]
         for uri, resource in added.items():
             if resources.direct.find(uri) is not None:
                 raise SetupError(f"{folder.where}: there is already a resource {uri}; rename one of their folders")
             resources.check_overlaps(resource, folder.where)
-        changed = [uri for uri, each in known.items() if each.digest != old.files[uri].digest]
-        gone = [uri for uri in old.files if uri not in new.files]
         for uri in changed:
-            resources.direct.replace(uri, new.files[uri].resource)
-        folder.snapshot = new
-        self.catalog.exchange(old.skills, new.skills, block)
+            resources.direct.replace(uri, files[uri].resource)
+        self.catalog.exchange(folder.snapshot.skills, new.skills, block)
+        folder.snapshot = replace(new, files=files)
         resources.swap(gone, added)  # which announces the list
         if changed and not gone and not added:
             self.engine.publish(Change("resources"))
         for uri in (*changed, *gone):
             self.engine.publish(Change("updated", uri))
         names = Counter(entry.definition.frontmatter["name"] for entry in self.catalog.registered.items)
-        for name in sorted(name for name, count in names.items() if count > 1):
-            log.warning("%s: several skills have the name %s, and hosts may mix them up", folder.where, name)
+        if doubled := sorted(name for name, count in names.items() if count > 1):
+            log.warning("%s: hosts may mix up the skills of one name: %s", folder.where, ", ".join(doubled[:MAX_NOTES]))
 
     async def reload(self, folder: SkillFolder, block: int) -> None:
         """Read a folder again; if that fails, its skills stay as they were."""
