@@ -41,6 +41,12 @@ def show_question(tab: Any) -> None:
     tab.sees(tab.dialog, "Who is coming?")
 
 
+def show_view(tab: Any) -> None:
+    tab.call("forecast", city="Oslo")
+    tab.region("View").locator("iframe").content_frame.get_by_role("heading", name="Oslo").wait_for()
+    tab.page.wait_for_timeout(500)  # for the view to have its height
+
+
 def show_live(tab: Any) -> None:
     """The dark theme, while another client calls, in a session."""
     other = ConsolePage(tab.page.context.browser.new_page(), tab.base)
@@ -59,6 +65,7 @@ def show_live(tab: Any) -> None:
 PICTURES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "console-tool": ("light", show_tool),
     "console-question": ("light", show_question),
+    "console-view": ("light", show_view),
     "console-live": ("dark", show_live),
 }
 

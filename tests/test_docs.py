@@ -45,7 +45,7 @@ from http_serving import hosted
 from official import Witness
 from stable_ids import stable
 
-LANGUAGES = {"python", "console", "json", "text", "nginx", "yaml"}
+LANGUAGES = {"python", "console", "json", "text", "nginx", "yaml", "html"}
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
 
@@ -105,6 +105,11 @@ def test_a_python_block_is_a_program(block: Block) -> None:
     assert block.body in {path.read_text() for path in PROGRAMS.values()}
 
 
+@pytest.mark.parametrize("block", blocks("html"), ids=lambda block: block.page.stem)
+def test_an_html_block_is_a_file(block: Block) -> None:
+    assert block.body in {path.read_text() for path in (ROOT / "docs" / "programs").glob("*.html")}
+
+
 @pytest.mark.rule("JS-3")
 def test_the_supported_dialects_are_named() -> None:
     text = (ROOT / "docs" / "schemas.md").read_text()
@@ -147,7 +152,7 @@ def test_the_options_of_http_are_documented_with_their_defaults_and_variables() 
 # ── programs ──
 
 # Programs that are no servers:
-CLIENTS = ("client", "client_listen", "client_several", "client_sign_in", "client_skills")
+CLIENTS = ("client", "client_listen", "client_several", "client_sign_in", "client_skills", "extensions_client")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -338,6 +343,12 @@ def take_the_first(question: ElicitRequest) -> Any:
     return field.get("enum", [True])[0]
 
 
+async def show_a_book(client: Client) -> None:
+    assert (await client.request("com.example/books/find", {"words": "Crime"}))["isbns"] == ["978-0140449136"]
+    with pytest.raises((ToolError, ServerError), match=r"com\.example/books"):
+        await client.call_tool("show", {"isbn": "978-0140449136"})
+
+
 ASKED: dict[str, dict[str, Any]] = {
     **{name: {"elicitation_handler": fill_in} for name in ("asking", "asking_forms", "asking_url", "asking_by_hand")},
     "gateway": {"sampling_handler": lambda _: "Short.", "roots": ["file:///a"]},
@@ -392,6 +403,12 @@ SCENARIOS: dict[str, list[Step]] = {
     ],
     "tools_content": [call("search", text="x", gives={"hits": ["X"]})],
     "tools_dynamic": [refuse("tools/call", name="polish", says="Unknown tool: polish"), listen_for_tools],
+    "apps": [
+        call("forecast", city="Oslo", days=3, gives={"city": "Oslo", "degrees": [5, 6, 9]}),
+        call("extend", city="Oslo", days=1, gives={"city": "Oslo", "degrees": [5]}),
+        call("advise", city="Oslo", gives="Take a hat."),
+        read("ui://weather/chart", gives=(ROOT / "docs" / "programs" / "apps_chart.html").read_text()),
+    ],
     "annotations": [call("find", text="sand", gives=["dune"]), call("discard", name="emma", gives="Gone.")],
     "transforms": [
         call("find_books", title="e", gives=["Dune (books-2026)", "Emma (books-2026)"]),
@@ -492,6 +509,7 @@ SCENARIOS: dict[str, list[Step]] = {
     **{name: [] for name in PROGRAMS if name.startswith(("http_", "mounting_", "deploy", "stdio"))},
     "visibility": [unlock_the_bank],
     "search": [search_for_an_invoice],
+    "extensions": [show_a_book],
     "deploy_refresh": [call("hello", gives="Hello!"), call("reload", gives="reloaded")],
     "http_routes": [call("count_books", gives=2)],
 }
@@ -591,6 +609,18 @@ async def test_a_program_is_reached_over_http_in_every_way() -> None:
             assert {result.data for result in said} == {f"Sun in {city}."}
     async with served("http_long_calls") as url, Client(f"{url}/mcp") as client:
         assert (await client.call_tool("render", {"frames": 1})).data == "1 frames"
+
+
+async def test_a_client_declares_an_extension(capsys: pytest.CaptureFixture[str]) -> None:
+    async with served("extensions") as url:
+        await load("extensions_client").main(f"{url}/mcp")
+        shown = capsys.readouterr().out
+        while "dovetail shows" not in shown:  # its notification has no response
+            await asyncio.sleep(0.01)
+            shown += capsys.readouterr().out
+    assert "{'covers': ['small', 'large']}" in shown
+    assert "reader://978-0140449136?cover=large" in shown
+    assert "dovetail shows Pride and Prejudice" in shown
 
 
 async def test_three_eras_are_behind_one_endpoint() -> None:

@@ -26,6 +26,7 @@ from dovetail.registry.tools import Tool, ToolOptions, compile_tool
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dovetail.extensions.apps import UiOptions
     from dovetail.extensions.extension import Extension
     from dovetail.extensions.skills import Skills
     from dovetail.registry.prompts import PromptOptions
@@ -85,6 +86,8 @@ class Server:
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
         """Register a function as a tool, at any time; clients that subscribed to changes are notified."""
         settings = self.engine.options
+        if options.keys() & {"ui", "visibility"}:
+            options = extensions.apps.tool_options(self.engine, function, options)
         tool = compile_tool(
             function, options, injectable=Context, output=settings.output, lenient=settings.lenient_arguments
         )
@@ -141,6 +144,10 @@ class Server:
         """Offer every folder below that has a SKILL.md as a skill; their files are read again when they change."""
         skills = self._skills = self._skills or extensions.skills.Skills(self.engine)
         skills.add(path, exclude=exclude, hidden=hidden, watch=watch, scopes=scopes, authorize=authorize)
+
+    def add_ui(self, uri: str, html: "str | Path", **options: "Unpack[UiOptions]") -> None:
+        """Offer a view of tools: an HTML document, or its file, that hosts show beside what the tools return."""
+        extensions.apps.add_view(self.engine, uri, html, options)
 
     def remove_resource(self, uri: str) -> bool:
         """Remove a resource or template; True if there was one."""

@@ -49,6 +49,10 @@ MORE = """
 def two() -> str:
     return "two"
 """
+VIEW = """
+from pathlib import Path
+server.add_ui("ui://shop/chart", Path("chart.html"))
+"""
 GREETING = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 
 
@@ -149,6 +153,20 @@ async def test_the_client_sees_the_real_error(served: Developing) -> None:
 async def test_the_options_do_not_stay_in_the_environment(served: Developing) -> None:
     async with Client(f"{served.origin}/mcp") as client:
         assert (await client.call_tool("variables")).data == []
+
+
+async def test_a_view_that_is_edited_is_announced_without_a_restart(served: Developing) -> None:
+    view = served.folder / "chart.html"
+    view.write_text("<!doctype html><p>one")
+    served.restart(PROGRAM + VIEW)
+    pids = (served.folder / "pids.txt").read_text()
+    async with asyncio.timeout(PROMPTLY), Client(f"{served.origin}/mcp") as client:
+        async with client.listen(uris=["ui://shop/chart"]) as changes:
+            view.write_text("<!doctype html><p>two, and more")
+            assert (await anext(changes)).uri == "ui://shop/chart"
+        (contents,) = await client.read_resource("ui://shop/chart")
+    assert contents.text == "<!doctype html><p>two, and more"
+    assert (served.folder / "pids.txt").read_text() == pids
 
 
 def test_what_can_not_be_loaded_is_served_when_it_can(served: Developing) -> None:

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from scripted import Scripted, brisk_client, free_port, modern
 
 from dovetail.client.auth import AuthChallenge, OutgoingRequest
+from dovetail.client.oauth.metadata import OAuthHttp, ResourceMetadata
 from dovetail.client.transports.environment import find_proxy
 from dovetail.errors import ConnectionLost, NotSignedIn, ServerError, SetupError
 
@@ -283,6 +284,32 @@ async def test_a_server_behind_a_proxy_does_not_count_as_one_of_the_private_netw
             async with brisk_client(f"http://{HOST}/mcp", auth=watching):
                 pass
     assert [challenge.in_private_network for challenge in watching.challenges[:1]] == [False]
+
+
+async def test_a_sign_in_goes_through_the_proxy_which_is_given_no_private_address(
+    monkeypatch: pytest.MonkeyPatch, tls: tuple[Path, ssl.SSLContext]
+) -> None:
+    authority, context = tls
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    metadata = {"resource": f"https://{HOST}/mcp"}
+    async with (
+        Scripted(lambda request: request.answer(200, metadata)) as server,
+        PassingServer(int(server.origin.rpartition(":")[2]), context) as secure,
+        TestProxy({f"{HOST}:443": secure.port}) as proxy,
+    ):
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{USER}{proxy.address}")
+        oauth = OAuthHttp(f"https://{HOST}/mcp")
+        found = await oauth.document(f"https://{HOST}/.well-known/oauth-protected-resource/mcp", ResourceMetadata)
+        assert found == ResourceMetadata(metadata["resource"])
+        for host in ("10.0.0.1", "169.254.169.254", "[fd00::1]", "0x7f.1", "2130706433"):
+            with pytest.raises(NotSignedIn, match=r"may be asked|no host"):
+                await oauth.document(f"https://{host}/metadata", ResourceMetadata)
+        with pytest.raises(NotSignedIn, match=r"^https://other.example/x: the proxy of the environment answers 502$"):
+            await oauth.document("https://other.example/x", ResourceMetadata)
+    assert proxy.asked == [f"CONNECT {HOST}:443", "CONNECT other.example:443"]
+    monkeypatch.setenv("HTTPS_PROXY", f"127.0.0.1:{free_port()}")
+    with pytest.raises(NotSignedIn, match="because the proxy of the environment can't"):
+        await oauth.document(f"https://{HOST}/x", ResourceMetadata)
 
 
 # ── not through a proxy ──

@@ -6,8 +6,12 @@
 import asyncio
 import base64
 import os
+import re
+import runpy
 import sys
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from dovetail import Console, Context, Field, Icon, Image, Proxy, ResourceLink, Server, ToolError, ToolRegistry
@@ -220,9 +224,51 @@ def languages(value: str) -> list[str]:
     return [language for language in LANGUAGES if language.startswith(value.lower())]
 
 
+# ── views ──
+
+
+@dataclass
+class Chart:
+    of: str
+    points: list[int]
+
+
+FOLDER = tempfile.TemporaryDirectory(prefix="console-stage-")
+VIEW = Path(FOLDER.name) / "chart.html"
+VIEW.write_text(Path(__file__).with_name("console_view.html").read_text())
+server.engine.resources.watch_options = {"poll_seconds": 0.1}
+server.add_ui("ui://stage/chart", VIEW, csp={"connect": ["http://allowed.example:*"]})
+
+
+@server.tool(ui="ui://stage/chart")
+def chart(of: str) -> Chart:
+    """Shows a chart."""
+    return Chart(of, [1, 5, 3])
+
+
+@server.tool(visibility=["app"])
+def more_points(of: str, amount: int = 2) -> Chart:
+    """More of a chart, for its view."""
+    return Chart(of, [*range(amount)])
+
+
+@server.tool(visibility=["model"])
+def rename_chart(to: str) -> str:
+    """Not for views."""
+    return to
+
+
+@server.tool
+def redraw(heading: str) -> str:
+    """Changes the file of the view."""
+    VIEW.write_text(re.sub("<h1>.*</h1>", f"<h1>{heading}</h1>", VIEW.read_text()))
+    return heading
+
+
 # ── mounts ──
 
 
+server.mount(runpy.run_path(str(Path(__file__).parents[2] / "docs" / "programs" / "apps.py"))["server"])
 calendar = Server("calendar", version="1.0.0")
 
 

@@ -24,12 +24,12 @@ HERE = ("127.0.0.1", 50000)
 
 
 async def ask(
-    app: Any, path: str, method: str = "GET", *, client: Any = HERE, root: str = "", **headers: str
+    app: Any, path: str, method: str = "GET", *, client: Any = HERE, root: str = "", query: str = "", **headers: str
 ) -> HttpExchange:
     """An empty header is left out."""
 
     async def for_client(scope: Any, receive: Any, send: Any) -> None:
-        await app({**scope, "client": client}, receive, send)
+        await app({**scope, "client": client, "query_string": query.encode()}, receive, send)
 
     given = {name.replace("_", "-"): value or None for name, value in headers.items()}
     return await HttpWire(for_client, root_path=root).raw(method, b"", given, path=root + path).done()
@@ -97,6 +97,34 @@ async def test_every_response_may_load_and_do_nothing_unforeseen(path: str) -> N
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
     assert "unsafe" not in policy
+
+
+@pytest.mark.rule("APP-8")
+async def test_the_frame_of_a_view_has_its_policy_and_no_rights() -> None:
+    async def policy(query: str) -> list[str]:
+        response = await ask(console_app(), "/console/view", query=query)
+        assert response.headers["x-frame-options"] == "SAMEORIGIN"
+        return response.headers["content-security-policy"].split("; ")
+
+    always = ["default-src 'none'", "form-action 'none'", "frame-ancestors 'self'", "sandbox allow-scripts"]
+    nothing = await policy("")
+    assert set(nothing) >= {*always, "script-src 'unsafe-inline'", "connect-src 'none'", "frame-src 'none'"}
+    assert "'self'" not in "".join(set(nothing) - {*always})
+    found = await policy(
+        "connectDomains=https://a.example&connectDomains=wss://*.a.example&resourceDomains=https://c.example"
+        "&frameDomains=https://f.example&baseUriDomains=https://b.example"
+    )
+    assert set(found) >= {
+        *always,
+        "connect-src https://a.example wss://*.a.example",
+        "script-src 'unsafe-inline' https://c.example",
+        "style-src 'unsafe-inline' https://c.example",
+        "img-src data: blob: https://c.example",
+        "frame-src https://f.example",
+        "base-uri https://b.example",
+    }
+    for bad in ("*", "https:", "'self'", "https://a.example;script-src%20*", "https://a%0d%0ax", "data:"):
+        assert await policy(f"connectDomains={bad}") == nothing
 
 
 async def test_another_path_and_one_below_another_app() -> None:

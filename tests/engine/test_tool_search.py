@@ -273,6 +273,20 @@ async def test_arguments_of_call_tool(arguments: dict[str, Any], gives: Any) -> 
     assert gives in result.content[0].text if result.is_error else result.data == gives
 
 
+async def test_a_search_gives_one_tool_and_others_as_long_as_a_model_can_read_them() -> None:
+    async def call(arguments: Any) -> None: ...
+
+    server = Server("s", tool_search=True)
+    for name, size in {"giant": 30_000, "first": 6_000, "second": 6_000, "third": 6_000}.items():
+        described = {"type": "string", "description": "word " * size}
+        schema = {"type": "object", "properties": {"x": described}}
+        server.tool(name=name, description=f"A {name} thing", input_schema=schema)(call)
+    async with Client(server) as client:
+        assert await search(client, "giant") == ["giant"]
+        assert await search(client, "first") == ["first"]
+        assert len(await search(client, "first second third")) == 2
+
+
 @pytest.mark.parametrize("arguments", [{"query": "a", "limit": 0}, {"query": "a", "limit": 21}, {"limit": 3}])
 async def test_wrong_arguments_of_a_search(arguments: dict[str, Any]) -> None:
     async with Client(new_server()) as client:

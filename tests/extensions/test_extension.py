@@ -97,7 +97,7 @@ async def test_notifications_run_their_function(way: str, revision: str) -> None
     seen = asyncio.Queue[str]()
 
     async def on_seen(word: str, ctx: Context) -> None:
-        await seen.put(f"{word} in {ctx.protocol_version}")
+        await seen.put(f"{word} for {ctx.client.name} in {ctx.protocol_version}")
 
     async def fail() -> None:
         await seen.put("failing")
@@ -112,7 +112,7 @@ async def test_notifications_run_their_function(way: str, revision: str) -> None
         await client.notify(f"{SEEN}/fail")
         await client.notify("notifications/com.example/unknown")
         got = {await seen.get() for _ in range(3)}
-        assert got == {f"tea in {revision}", f"milk in {revision}", "failing"}
+        assert got == {f"tea for dovetail in {revision}", f"milk for dovetail in {revision}", "failing"}
         assert seen.empty()
 
     if way == "stdio":

@@ -119,6 +119,11 @@ def headers(x_trace: Annotated[str | None, Header()] = None, strange: Annotated[
     return {"trace": x_trace, "strange": strange}
 
 
+@app.get("/agent")
+def agent(request: Request, user_agent: Annotated[str, Header()]) -> Any:
+    return request.headers.getlist("user-agent")
+
+
 @app.get("/cookie")
 def cookie(session: Annotated[str | None, Cookie()] = None) -> Any:
     return {"session": session}
@@ -260,6 +265,7 @@ CALLS: list[tuple[str, dict[str, Any], str, str, dict[str, Any]]] = [
     ("aliased", {"item-query": "xyz"}, "GET", "/aliased?item-query=xyz", {}),
     ("model", {"limit": 4, "order": "blue"}, "GET", "/model?limit=4&order=blue", {}),
     ("headers", {"x-trace": "t1", "strange": ["a"]}, "GET", "/headers", {"headers": {"x-trace": "t1", "strange": "a"}}),
+    ("agent", {"user-agent": "me"}, "GET", "/agent", {"headers": {"User-Agent": "me"}}),
     ("cookie", {}, "GET", "/cookie", {}),
     ("add_pet", DOG, "POST", "/pets", {"json": DOG}),
     ("add_pet", {"name": "A", "owner": {"name": "B", "born": "2000-01-01"}}, "POST", "/pets",

@@ -34,6 +34,12 @@ def test_yaml_is_read_as_json_would_be(tmp_path: Path) -> None:
     assert spec["paths"]["/pets"]["get"]["responses"] == {"200": {"description": "12:30"}}
 
 
+def test_words_of_yaml_may_be_capitals(tmp_path: Path) -> None:
+    file = tmp_path / "openapi.yaml"
+    file.write_text("openapi: 3.1.0\nx: [True, FALSE, Null, 'True', truE, yes]")
+    assert Document.load(file).spec["x"] == [True, False, None, "True", "truE", "yes"]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -97,12 +103,19 @@ def test_references_stay_in_the_folder(tmp_path: Path) -> None:
         "file:///etc/passwd",
         "http://127.0.0.1:1/x",
         "no.json",
+        "long" * 100,
     ):
         with pytest.raises(BadReference):
             document.resolve(reference, document.base)
     for reference in ("#/nowhere", "#anchor", "parts/pet.yaml#/Pet/a~1b/7"):
         with pytest.raises(BadReference, match=r"leads nowhere|anchor"):
             document.resolve(reference, document.base)
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:port/openapi.json", "https:///openapi.json"])
+def test_what_is_no_url_is_refused_at_once(url: str) -> None:
+    with pytest.raises(SetupError, match="it can't be fetched: "):
+        Document.load(url)
 
 
 def test_a_dict_has_no_other_files() -> None:

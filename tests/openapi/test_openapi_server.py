@@ -289,6 +289,14 @@ async def test_a_cancelled_call_ends_its_request() -> None:
         await asyncio.wait_for(ended.wait(), 10)
 
 
+@pytest.mark.parametrize("method", ["get", "post", "put", "delete"])
+async def test_a_request_without_a_body_has_no_content_type(method: str) -> None:
+    async with serving({"/x": http(200)}) as (url, seen):
+        await call(spec("/x", method=method), url, "x")
+    assert (seen[0]["method"], seen[0]["body"]) == (method.upper(), b"")
+    assert "content-type" not in seen[0]["headers"]
+
+
 # ── credentials ──
 
 SCHEMES = {
@@ -333,12 +341,29 @@ async def test_an_operation_without_security_gets_no_credentials() -> None:
     assert [each["headers"].get("authorization") for each in seen] == [None, f"Bearer {SECRET}", f"Bearer {SECRET}"]
 
 
+@pytest.mark.parametrize("auth", [None, {"token": SECRET}, {"query": SECRET}])
+async def test_a_model_never_chooses_the_key_of_a_query(auth: dict[str, str] | None) -> None:
+    document = spec("/x", schemes=SCHEMES, security=[{"query": []}, {"token": []}])
+    document["paths"]["/x"]["get"]["parameters"] = [{"name": "any", "in": "query", "schema": {"type": "object"}}]
+    async with serving({"/x": http(200)}) as (url, seen):
+        await call(document, url, "x", {"any": {"key": "of the model", "a": "b"}}, auth=auth)
+    assert seen[0]["target"] == "/x?a=b" + (f"&key={SECRET}" if auth and "query" in auth else "")
+
+
 async def test_the_first_alternative_that_is_known_counts_and_all_of_its_schemes() -> None:
     document = spec("/x", schemes=SCHEMES, security=[{"oauth": []}, {"header": [], "query": []}])
     async with serving({"/x": http(200)}) as (url, seen):
         await call(document, url, "x", auth={"header": "h", "query": "q"})
     assert (seen[0]["headers"]["x-key"], seen[0]["target"]) == ("h", "/x?key=q")
     assert "authorization" not in seen[0]["headers"]
+
+
+async def test_two_cookies_are_one_header() -> None:
+    schemes = {**SCHEMES, "tenant": {"type": "apiKey", "in": "cookie", "name": "tenant"}}
+    document = spec("/x", schemes=schemes, security=[{"cookie": [], "tenant": []}])
+    async with serving({"/x": http(200)}) as (url, seen):
+        await call(document, url, "x", auth={"cookie": "a", "tenant": "b"})
+    assert seen[0]["headers"]["cookie"] == "sid=a; tenant=b"
 
 
 async def test_the_credentials_of_each_caller() -> None:

@@ -176,3 +176,13 @@ def test_what_an_argument_may_be_is_searched_too() -> None:
     schema = {"type": "object", "properties": {"mode": {"enum": ["cycling", "sailing"], "description": "How fast"}}}
     index = SearchIndex([tool("go"), ToolDefinition(name="plan", input_schema=schema)])
     assert index.search("sailing", 5) == [1]
+
+
+def test_a_name_that_is_the_question_is_not_behind_longer_names() -> None:
+    """As in the API of Jira: the main operation has the longest description and the most arguments."""
+    parts = ("Type", "Link", "Property", "Comment", "TypeScheme", "SecurityScheme", "TypeScreenScheme", "Worklog")
+    tools = [tool(f"createIssue{part}", f"Creates an issue {part}.", "name") for part in parts]
+    fields = [f"field{number}" for number in range(40)]
+    described = "Creates an issue or a subtask. " + "Fields of the issue are set by name. " * 12
+    tools.append(tool("createIssue", described, *fields))
+    assert "createIssue" in found(tools, "create an issue", 3)

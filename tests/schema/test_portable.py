@@ -423,6 +423,15 @@ def test_what_is_required_below_the_cut_may_be_anything() -> None:
     assert inner["properties"]["children"]["anyOf"][0]["description"] == "of the same form as above"
 
 
+def test_what_may_only_be_null_is_left_out_if_it_is_optional() -> None:
+    """As the last link of a chain is, where the recursion is cut."""
+    link = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/link"}, {"type": "null"}]}}}
+    inner = one({"$ref": "#/$defs/link"}, **{"$defs": {"link": link}})
+    assert inner["properties"]["next"]["properties"] == {"next": {"type": "object", "properties": {}}}
+    assert one({"type": "null", "description": "Nothing."}) is None
+    assert one({"type": "null"}, required=["x"]) == {"type": "null"}
+
+
 def test_a_reference_that_leads_elsewhere_may_be_anything() -> None:
     for reference in ("#anchor", "other.json#/a", "https://example.com/a", "#/$defs/absent"):
         assert one({"$ref": reference})["anyOf"][0]["description"] == "any JSON value"

@@ -1,7 +1,8 @@
 """HTTP requests to URLs of others, protected against SSRF; the only user of aiohttp in `auth`.
 
 The server has to be public: its name is resolved here, all its addresses are checked, and the connection goes to these
-addresses even if the name has others by then. No redirects, no proxies of the environment, no cookies.
+addresses even if the name has others by then. No redirects, no cookies. Through an HTTP proxy, which resolves the names
+itself, only addresses that stand in a URL can be checked; no proxy is used unless the maker of a fetch asks for it.
 """
 
 import asyncio
@@ -66,6 +67,7 @@ class Fetched(Confidential, frozen=True, kw_only=True):
 
 
 Fetch = Callable[[FetchRequest], Awaitable[Fetched]]  # raises FetchFailed
+Environment = Callable[[str, str, int], Mapping[str, Any]]  # of scheme, host and port: `proxy`, `ssl` … of aiohttp
 
 
 class QueueFull(Exception):
@@ -94,7 +96,12 @@ class BoundedThreads:
 
 
 def make_fetch(
-    *, allow_loopback: bool = False, allow_private: bool = False, max_bytes: int = MAX_BYTES, timeout: float = TIMEOUT
+    *,
+    allow_loopback: bool = False,
+    allow_private: bool = False,
+    max_bytes: int = MAX_BYTES,
+    timeout: float = TIMEOUT,
+    environment: Environment = lambda *_: {},
 ) -> Fetch:
     """A fetch for public https URLs.
 
@@ -112,12 +119,15 @@ def make_fetch(
         seconds = timeout if request.timeout is None else request.timeout
         with _explained(library, url, seconds):
             async with asyncio.timeout(seconds):
-                addresses = await _resolve(lookups, str(url.host), int(url.port or 0))
+                name, port = str(url.host), int(url.port or 0)
+                options = environment(url.scheme, name, port)
+                by_proxy = "proxy" in options and not _is_address(name)
+                addresses = [] if by_proxy else await _resolve(lookups, name, port)
                 for host in (each["host"] for each in addresses):
                     allowed = is_allowed_address(host, allow_loopback=allow_loopback, allow_private=allow_private)
                     if not allowed or (url.scheme == "http" and not is_loopback_host(host)):
                         raise FetchFailed(f"{url.host} is not an address that may be asked")
-                return await _send(library, url, request, addresses, max_bytes)
+                return await _send(library, url, request, addresses, max_bytes, options)
 
     return fetch
 
@@ -139,6 +149,11 @@ def is_allowed_address(address: str, *, allow_loopback: bool = False, allow_priv
     if ip.version == 6 and ip not in _GLOBAL_UNICAST:
         return False
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_link_local)
+
+
+def _is_address(host: str) -> bool:
+    """Whether a host is, for some reader at least, an address and no name: `10.1`, `0x7f.1` and `[::1]` too."""
+    return ":" in host or re.fullmatch(r"[0-9]+|0[xX][0-9a-fA-F]*", host.rstrip(".").rpartition(".")[2]) is not None
 
 
 def is_loopback_host(host: str) -> bool:
@@ -199,18 +214,22 @@ async def _resolve(lookups: BoundedThreads, host: str, port: int) -> "list[Resol
 
 
 async def _send(
-    library: Any, url: "URL", request: FetchRequest, addresses: "Sequence[ResolveResult]", max_bytes: int
-) -> Fetched:
+    library: Any, url: "URL", request: FetchRequest, addresses: "Sequence[ResolveResult]", max_bytes: int,
+    options: Mapping[str, Any],
+) -> Fetched:  # fmt: skip
     headers = {"User-Agent": "dovetail", "Accept": "application/json", **request.headers, "Accept-Encoding": "identity"}
+    resolver = None if "proxy" in options else _pinned_resolver(addresses)
     async with (
         library.ClientSession(
-            connector=library.TCPConnector(resolver=_pinned_resolver(addresses), use_dns_cache=False, force_close=True),
+            connector=library.TCPConnector(resolver=resolver, use_dns_cache=False, force_close=True),
             cookie_jar=library.DummyCookieJar(),
             timeout=library.ClientTimeout(total=None),  # `fetch` has one
             trust_env=False,
             auto_decompress=False,
         ) as session,
-        session.request(request.method, url, headers=headers, data=request.body, allow_redirects=False) as response,
+        session.request(
+            request.method, url, headers=headers, data=request.body, allow_redirects=False, **options
+        ) as response,
     ):
         if response.headers.get("Content-Encoding", "identity") != "identity":
             raise FetchFailed(f"{shown(str(url))} answered with a compressed body, which was not asked for")
@@ -248,7 +267,11 @@ def _explained(library: Any, url: "URL", seconds: float) -> Iterator[None]:
         raise FetchFailed(f"there is no host {url.host}") from None
     except library.ClientSSLError:
         raise FetchFailed(f"{where} has no certificate that is valid here, or does not speak TLS") from None
+    except library.ClientProxyConnectionError:
+        raise FetchFailed(f"{where} can't be reached, because the proxy of the environment can't") from None
     except (library.ClientConnectionError, OSError):
         raise FetchFailed(f"{where} can't be reached") from None
+    except library.ClientHttpProxyError as failure:
+        raise FetchFailed(f"{where}: the proxy of the environment answers {failure.status}") from None
     except (library.ClientError, ValueError):
         raise FetchFailed(f"{where} does not speak HTTP as it should") from None

@@ -280,5 +280,4 @@ class Client:
 
     async def notify(self, method: str, params: Params | None = None) -> None:
         """Send any notification."""
-        self._session.dispatcher.notify(method, params)
-        await self._session.dispatcher.transport.drain()
+        await self._session.notify(method, params or {})

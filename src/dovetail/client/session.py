@@ -157,6 +157,10 @@ class ClientSession:
             method, params, timeout=seconds, max_timeout=most, on_progress=progress, on_sent=on_sent
         )
 
+    async def notify(self, method: str, params: Params) -> None:
+        self.dispatcher.notify(method, self._with_meta(params))
+        await self.dispatcher.transport.drain()
+
     async def repeat(self, send: Send, params: Params) -> Raw:
         """Send a call with an idempotency key, and again after a lost connection.
 

@@ -2,6 +2,7 @@
 
     /console/            the page; `/console` leads there
     /console/static/…    scripts, styles and images
+    /console/view        an empty frame for the view of a tool
     /console/api/about   facts about the server
     /console/api/live    metrics, as server-sent events every second
 
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from dovetail import __version__
 from dovetail.console.metrics import LiveMetrics, Metrics
+from dovetail.console.view import FRAME, policy_of
 from dovetail.errors import SetupError
 from dovetail.protocol import revisions
 from dovetail.server import Server
@@ -36,7 +38,8 @@ from dovetail.transports.http.routes import (
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-    "media-src data: blob:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "media-src data: blob:; connect-src 'self'; frame-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
@@ -115,6 +118,9 @@ class Console:
             return RouteResponse(b"", 308, {**HEADERS, "location": self._path.rpartition("/")[2] + "/"})
         if path.startswith("/api/"):
             return self._api(path.removeprefix("/api/"), request)
+        if path == "/view":
+            policy = {"content-security-policy": policy_of(request.query), "x-frame-options": "SAMEORIGIN"}
+            return RouteResponse(FRAME, 200, {**HEADERS, **policy}, TYPES["html"])
         name = path.removeprefix("/static/") if path.startswith("/static/") else "index.html" if path == "/" else ""
         if (asset := self._assets.get(name)) is None:
             return _error(404, f"There is nothing here; the console is at {self._path}/")

@@ -19,7 +19,7 @@ from dovetail.engine.subscriptions import Change
 from dovetail.engine.threads import CallEnded, as_coroutine, wait_in_thread
 from dovetail.errors import SetupError, ToolError, Unauthorized
 from dovetail.protocol import capabilities, jsonrpc
-from dovetail.protocol.extensions import declared_extensions
+from dovetail.protocol.extensions import UI, UI_MIME_TYPE, declared_extensions
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.methods import LogLevel, RequestId
 from dovetail.protocol.session import Rules
@@ -63,6 +63,12 @@ class ClientInfo(msgspec.Struct, frozen=True):
     def extensions(self) -> Mapping[str, Mapping[str, Any]]:
         """The extensions that the client declares, by id, with their settings."""
         return declared_extensions(self.capabilities)
+
+    @property
+    def can_show_apps(self) -> bool:
+        """Whether the client says that it shows the views of tools."""
+        kinds = self.extensions.get(UI, {}).get("mimeTypes")
+        return isinstance(kinds, list | tuple) and UI_MIME_TYPE in kinds
 
     @property
     def name(self) -> str | None:

@@ -27,7 +27,7 @@ from dovetail.engine.workers import LeaseTimings, WorkerLease, keep_secrets_shar
 from dovetail.errors import ConnectionLost, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import ServerCapabilities
-from dovetail.protocol.extensions import DeclaredExtension
+from dovetail.protocol.extensions import UI, UI_MIME_TYPE, DeclaredExtension
 from dovetail.protocol.methods import REQUEST_ROWS, Method
 from dovetail.protocol.results import ReadResourceResult, Shaper
 from dovetail.protocol.session import Rules
@@ -102,6 +102,7 @@ class Engine:
         self.notifications: dict[str, Callable[..., None]] = {}  # of extensions
         self.extension_catalogs: list[Catalog[Any]] = []  # whose items are enabled and disabled as resources are
         self._extensions: dict[str, DeclaredExtension] = {}
+        self.start_checks: dict[str, Callable[[], None]] = {}  # of extensions, by id; they raise SetupError
         self._capabilities: ServerCapabilities | None = None
         self._capability_changes = 0
         self._capabilities_lock = threading.Lock()
@@ -211,8 +212,11 @@ class Engine:
         if any(IDEMPOTENCY_KEY in (tool.definition.meta or ()) for tool in self.tools.registered.items):
             # so that clients look which tools they are
             experimental.setdefault(IDEMPOTENCY_KEY, {} if self.state.shared else {"process": self.process})
+        extensions = dict(self._extensions)
+        if any(item.definition.mime_type == UI_MIME_TYPE for item in resources.direct.registered.items):
+            extensions.setdefault(UI, DeclaredExtension())  # also where the views come from mounts and backends
         made = ServerCapabilities(
-            names=names, list_changed=options.list_changed, experimental=experimental, extensions=dict(self._extensions)
+            names=names, list_changed=options.list_changed, experimental=experimental, extensions=extensions
         )
         with self._capabilities_lock:
             if changes == self._capability_changes:  # else another thread has changed a catalog meanwhile
@@ -426,6 +430,8 @@ class Engine:
         lifespan = self.options.lifespan
         async with self._secrets_shared(), nullcontext() if lifespan is None else lifespan(owner) as value:
             self._check_completers()  # only now: a lifespan may register prompts too
+            for check in self.start_checks.values():
+                check()
             self.resources.begin(watching=self.options.list_changed)
             if self.mounts is not None:
                 await self.mounts.start()

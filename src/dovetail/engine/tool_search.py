@@ -35,6 +35,7 @@ SearchFunction = Callable[[str, Sequence[ToolDefinition], int], Names | Awaitabl
 
 CALL_TOOL = "call_tool"
 FOUND = ("name", "title", "description", "inputSchema", "annotations")  # what a search gives of each tool
+MAX_TOKENS = 20_000  # of what one search gives, but for its first tool; some APIs have tools of 8,000
 LAST_NUMBERS = 1 << 63  # behind the tools of all mounts, in lists
 MAX_CACHED_TOOLS = 20_000  # in all views together; an index takes about six kilobytes for each
 VIEW_COST = 20  # tools: what a view takes besides them
@@ -151,7 +152,9 @@ class ToolSearch:
         tools = await self._ranked(partial(rank, query), view.tools, limit) if callable(rank) else None
         if tools is None:
             tools = await view.search(engine, query, limit)
-        shaped = (shape_definition(engine.shown(tool), context.request.revision) for tool in tools)
+        shown = [engine.shown(tool) for tool in tools]
+        fitting = sum(cost <= MAX_TOKENS for cost in accumulate(map(estimate_tokens, shown)))
+        shaped = (shape_definition(each, context.request.revision) for each in shown[: max(1, fitting)])
         found = [{key: value for key, value in msgspec.to_builtins(each).items() if key in FOUND} for each in shaped]
         return {"tools": found, "total": len(view.tools)}
 

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from dovetail._lazy import lazy_modules
 
 if TYPE_CHECKING:
+    from dovetail.extensions import apps as apps
     from dovetail.extensions import extension as extension
     from dovetail.extensions import frontmatter as frontmatter
     from dovetail.extensions import skills as skills
 
-__getattr__ = lazy_modules(__name__, "extension", "frontmatter", "skills")
+__getattr__ = lazy_modules(__name__, "apps", "extension", "frontmatter", "skills")

@@ -133,13 +133,13 @@ class Document:
         return str(path)
 
     def _open(self, path: Path) -> Any:
-        if not path.is_file():
-            raise SetupError(f"{path}: there is no such file")
         try:
+            if not path.is_file():
+                raise SetupError(f"{path}: there is no such file")
             with path.open("rb") as file:
                 return self._parse(file.read(MAX_BYTES + 1), str(path))
         except OSError as error:
-            raise SetupError(f"{path}: it can't be read: {error.strerror}") from None
+            raise SetupError(f"{str(path)[:200]}: it can't be read: {error.strerror}") from None
 
     def _fetch(self, url: str) -> tuple[str, Any]:
         """The last URL, after redirects, and the document there. The thread bounds names and headers that are slow."""
@@ -184,8 +184,8 @@ class _SameOrigin(HTTPRedirectHandler):
 
 
 def _fetch(url: str, timeout: float, fetched: Future[tuple[str, bytes]]) -> None:
-    request = Request(url, headers={"Accept": "application/json, application/yaml;q=0.9, */*;q=0.1"})
     try:
+        request = Request(url, headers={"Accept": "application/json, application/yaml;q=0.9, */*;q=0.1"})
         if "@" in urlsplit(url).netloc:
             raise OSError("its URL has a user or password; fetch it yourself, and give the dict")
         with build_opener(_SameOrigin).open(request, timeout=timeout) as response:
@@ -238,7 +238,9 @@ def _plain(value: Any, where: str) -> Any:
 
 
 # The core schema of YAML 1.2, as OpenAPI asks for: dates, `yes` and `12:30` are texts.
-_YAML_WORDS = {**dict.fromkeys(("", "~", "null"), None), "true": True, "false": False}
+_YAML_WORDS: dict[str, bool | None] = {"": None, "~": None}
+for _word, _meaning in (("null", None), ("true", True), ("false", False)):
+    _YAML_WORDS |= dict.fromkeys((_word, _word.title(), _word.upper()), _meaning)
 _YAML_NUMBERS = (
     (re.compile(r"[-+]?(0|[1-9][0-9]{0,400})"), int),
     (re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?"), float),

@@ -238,11 +238,16 @@ class ApiAuth:
         for unknown in (each for each in named if each not in schemes):
             hint = did_you_mean(unknown, schemes)
             raise SetupError(f"OpenApi: auth= names the security scheme {unknown!r}, which the document lacks{hint}")
+        keys = [each for each in schemes.values() if (each.get("type"), each.get("in")) == ("apiKey", "query")]
+        self._query_keys = {requests.encode(str(each.get("name"))) for each in keys}
         self._is_declared = any(each.security for each in operations)
         self._undeclared = named or (list(schemes) if len(schemes) == 1 else [""])  # "": Bearer
 
     async def sign(self, request: FetchRequest, operation: Operation, principal: Principal | None) -> Signed:
         """The request with the credentials of the first alternative for which there are some."""
+        url, _, query = request.url.partition("?")  # in which an object may hold the name of a key
+        pairs = [each for each in query.split("&") if each.partition("=")[0] not in self._query_keys]
+        request = replace(request, url=requests.with_query(url, pairs))
         wanted = operation.security if self._is_declared else [self._undeclared]
         for names in wanted if self._given is not None else ():
             found = {each: await self._secret(each, principal) for each in names}
@@ -269,11 +274,11 @@ def _signed(request: FetchRequest, scheme: Mapping[str, Any], secret: str) -> Fe
     match scheme:
         case {"type": "apiKey", "in": "query", "name": str(name)}:
             url, _, query = request.url.partition("?")
-            key = requests.encode(name)
-            pairs = [each for each in query.split("&") if each.partition("=")[0] != key]  # an object may hold the name
-            return replace(request, url=requests.with_query(url, [*pairs, f"{key}={requests.encode(secret)}"]))
+            pairs = [query, f"{requests.encode(name)}={requests.encode(secret)}"]
+            return replace(request, url=requests.with_query(url, pairs))
         case {"type": "apiKey", "in": "cookie", "name": str(name)}:
-            header, value = "Cookie", f"{name}={secret}"
+            cookies = filter(None, (request.headers.get("Cookie"), f"{name}={secret}"))
+            header, value = "Cookie", "; ".join(cookies)
         case {"type": "apiKey", "name": str(name)}:
             header, value = name, secret
         case {"type": "http", "scheme": str(word)} if word.lower() == "basic":
@@ -318,6 +323,7 @@ class HttpSender:
             cookie_jar=aiohttp.DummyCookieJar(),  # a cookie would pass from caller to caller
             timeout=aiohttp.ClientTimeout(total=None),  # each call has one
             headers=HEADERS,
+            skip_auto_headers=["Content-Type"],  # of requests without a body: some servers refuse it by 415
         )
         scheme, host, _ = origin = ServerUrl.parse(request.url).origin
         options: dict[str, Any] = {"headers": request.headers, "data": request.body, "allow_redirects": False}
@@ -400,7 +406,8 @@ class AppSender:
 
     def _scope(self, request: FetchRequest) -> dict[str, Any]:
         url = urlsplit(request.url)
-        headers = {"host": url.netloc, "content-length": str(len(request.body or b"")), **HEADERS, **request.headers}
+        own = {"Host": url.netloc, "Content-Length": str(len(request.body or b"")), **HEADERS}
+        headers = {name.lower(): value for name, value in [*own.items(), *request.headers.items()]}  # each once
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -410,7 +417,7 @@ class AppSender:
             "path": unquote_to_bytes(url.path).decode(errors="replace"),
             "raw_path": url.path.encode(),
             "query_string": url.query.encode(),
-            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
             "client": ("dovetail", 0),  # no address: apps may trust that of this machine
             "state": dict(self._state),
         }

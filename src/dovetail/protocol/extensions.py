@@ -10,6 +10,9 @@ from dovetail.errors import SetupError
 from dovetail.protocol.methods import EVERY
 
 EXTENSIONS_KEY = "extensions"  # of the capabilities of a server, and of a client
+UI = "io.modelcontextprotocol/ui"  # MCP Apps
+UI_MIME_TYPE = "text/html;profile=mcp-app"  # of views; hosts compare it as it is
+UI_LINK_KEY = "ui/resourceUri"  # of a tool's `_meta`: its view, in the older of two spellings
 _LABEL = r"[A-Za-z]([A-Za-z0-9-]*[A-Za-z0-9])?"
 _ID = re.compile(rf"{_LABEL}(\.{_LABEL})*/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from dovetail import registry
 from dovetail.errors import SetupError
+from dovetail.protocol.extensions import UI_LINK_KEY
 from dovetail.protocol.types import MAX_URI_LENGTH, EmbeddedResource, ResourceContents, ResourceLink
 from dovetail.protocol.uri_template import UriTemplate
 from dovetail.registry import registration
@@ -94,6 +95,9 @@ def copy_item(mount: Any, item: I) -> I:
     namespace = mount.namespace
     if namespace and item.definition.meta:
         meta = rename_meta(item.definition.meta, mount.parent_uri)
+        if UI_LINK_KEY in meta and mount.child is not None:  # also a view that is yet to be added
+            meta[UI_LINK_KEY] = link = mount.parent_uri(item.definition.meta[UI_LINK_KEY], is_own=True)
+            meta["ui"] = {**meta.get("ui", {}), "resourceUri": link}
         item = replace(item, definition=replace(item.definition, meta=meta))
     if isinstance(item, Tool):
         return _copy_tool(mount, item)

@@ -1,4 +1,4 @@
-"""Search index of tools: BM25 over names, titles, tags, argument names and descriptions, with a stemmer."""
+"""Search index of tools: BM25F over names, titles, tags, argument names and descriptions, with a stemmer."""
 
 import math
 import re
@@ -12,13 +12,14 @@ from typing import Any
 
 from dovetail.protocol.types import ToolDefinition, tags_of
 
-K1, B = 1.2, 0.6  # of BM25: how soon more of a word counts less, and how much less a word of a long text counts
-# How much a word counts in each part of a tool: its name says most, and many tools share their arguments.
-NAME, TITLE, TAG, ARGUMENT, DESCRIPTION, VALUES = 4.0, 2.0, 2.0, 0.5, 1.0, 0.2
+K1, B = 2.0, 0.75  # of BM25F: how soon more of a word counts less, and how much less a word of a long part counts
+# How much a word counts in each part of a tool, and how many words such a part has mostly. Its name says most, and
+# among names the short one: `createIssue` is about issues, `createIssueTypeScheme` is not.
+NAME, TITLE, TAG, ARGUMENT, DESCRIPTION, VALUES = (4.0, 4), (2.0, 6), (2.0, 2), (0.5, 8), (1.3, 20), (0.2, 40)
 SYNONYM = 0.7  # how much it counts that a tool has another word of the same group
 MAX_TEXT, MAX_TERMS = 4_000, 200  # characters and terms of one part of a tool
 MAX_QUERY, MAX_QUERY_WORDS = 400, 32  # characters and words of a query
-BEST, CANDIDATES = 30, 32  # tools that a term brings in, and those of them that are compared
+BEST, CANDIDATES = 40, 40  # tools that a term brings in, and those of them that are compared
 
 _words = re.compile(r"[^\W_]{1,40}").findall  # longer ones in pieces, so that the cache of words is bounded
 _humps = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+").findall  # the parts of a camelCase word
@@ -134,13 +135,10 @@ class SearchIndex:
 
     def __init__(self, tools: Sequence[ToolDefinition]) -> None:
         weights = [_weights(tool) for tool in tools]
-        lengths = [sum(each.values()) for each in weights]
-        average = sum(lengths) / max(1, len(tools)) or 1.0
         found: dict[str, dict[int, float]] = defaultdict(dict)
         for number, each in enumerate(weights):
-            slack = K1 * (1 - B + B * lengths[number] / average)
             for term, weight in each.items():
-                found[term][number] = weight / (weight + slack)
+                found[term][number] = weight / (weight + K1)
         self._scores = {term: _ranked(parts, len(tools)) for term, parts in found.items()}  # by term and tool
 
     def search(self, query: str, limit: int) -> list[int]:
@@ -175,9 +173,11 @@ def _weights(tool: ToolDefinition) -> dict[str, float]:
         (VALUES, " ".join(map(_said_of, described))),
     )
     weights: dict[str, float] = {}
-    for weight, text in parts:
-        found = chain.from_iterable(words(text[:MAX_TEXT]))
-        for term in islice(found if weight > VALUES else dict.fromkeys(found), MAX_TERMS):
+    for part, text in parts:
+        found = list(words(text[:MAX_TEXT]))
+        terms = chain.from_iterable(found)
+        weight = part[0] / (1 - B + B * len(found) / part[1])
+        for term in islice(terms if part is not VALUES else dict.fromkeys(terms), MAX_TERMS):
             weights[term] = weights.get(term, 0.0) + (weight * SYNONYM if term[0] == "=" else weight)
     return weights
 

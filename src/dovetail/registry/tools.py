@@ -4,7 +4,7 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence, Set
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -52,6 +52,8 @@ class ToolOptions(CommonToolOptions, total=False):
     name: str
     description: str
     input_schema: Mapping[str, Any]
+    ui: str  # these two become a part of `meta` in extensions/apps.py
+    visibility: Sequence[Literal["model", "app"]]
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):

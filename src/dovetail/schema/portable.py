@@ -217,7 +217,9 @@ class _Writer:
                 written = self._part(part, inner)
                 if written is None and name in required:
                     written = self._anything({}, inner, "recursion")
-                if written is not None:
+                if written is not None and written.get("type") == "null" and name not in required:
+                    self._change(inner, "null")
+                elif written is not None:
                     properties[name] = written
         if at.path and "properties" in keywords and not properties:
             self._change(at, "no properties")

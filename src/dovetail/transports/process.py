@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import contextlib
+import io
 import logging
 import os
 import signal
@@ -14,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
 from types import FrameType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TextIO, TypeVar
 
 from dovetail.engine.redaction import RedactingFilter, Redactor
 from dovetail.engine.threads import ThreadPool
@@ -83,8 +84,33 @@ def _limit_exit(is_stuck: Callable[[], bool], exit_timeout: float) -> None:
             if seconds >= exit_timeout:
                 os._exit(0)
 
+    def begin_exit() -> None:
+        exit_started.set()
+        sys.stdout, sys.stderr = MainThreadStream(sys.stdout), MainThreadStream(sys.stderr)
+
     threading.Thread(target=watch, name="dovetail-exit", daemon=True).start()  # at the exit none can be started
-    atexit.register(exit_started.set)
+    atexit.register(begin_exit)
+
+
+class MainThreadStream(io.TextIOBase):
+    """stdout or stderr at the exit of a process: what stuck threads print is dropped.
+
+    The interpreter aborts if a thread that it ends holds the lock of one of them.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text) if self._is_main else len(text)
+
+    def flush(self) -> None:
+        if self._is_main:
+            self._stream.flush()
+
+    @property
+    def _is_main(self) -> bool:
+        return threading.current_thread() is threading.main_thread()
 
 
 def refuse_nested_run() -> None:

@@ -29,6 +29,7 @@ from dovetail.auth.jwt import metadata_urls
 from dovetail.auth.principal import Confidential
 from dovetail.client.oauth.storage import RegisteredClient
 from dovetail.client.transports.base import ServerUrl
+from dovetail.client.transports.environment import find_proxy, tls_context
 from dovetail.errors import NotSignedIn, SetupError
 from dovetail.protocol.revisions import LATEST_HANDSHAKE
 from dovetail.protocol.scopes import read_scopes
@@ -166,12 +167,23 @@ class OAuthHttp:
     async def _request(self, request: FetchRequest) -> Fetched:
         if self._fetch is None:
             self._fetch = make_fetch(
-                allow_loopback=self.is_local, allow_private=self._allow_private, max_bytes=256 * 1024, timeout=10.0
+                allow_loopback=self.is_local,
+                allow_private=self._allow_private,
+                max_bytes=256 * 1024,
+                timeout=10.0,
+                environment=_environment,
             )
         try:
             return await self._fetch(request)
         except FetchFailed as failed:
             raise NotSignedIn(str(failed)) from None
+
+
+def _environment(scheme: str, host: str, port: int) -> Mapping[str, Any]:
+    """Options of a request that the environment decides: its proxy, and the certificates that count."""
+    proxy = find_proxy((scheme, host, port))
+    context = tls_context(f"{scheme}:")
+    return {**({} if proxy is None else proxy.options), **({} if context is None else {"ssl": context})}
 
 
 def decode_as(body: bytes, kind: type[T]) -> T | None:

@@ -135,7 +135,7 @@ class HttpClient:
         added: Headers = {}
         if self._proxy is not None:
             self._in_private_network = False  # where the server is, only the proxy knows
-            self._proxy_options = {"proxy": self._proxy.url, "proxy_headers": self._proxy.headers}
+            self._proxy_options = dict(self._proxy.options)
             added = self._proxy.headers if self.server_url.origin[0] == "http" else {}  # a tunnel leads to the server
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(

@@ -5,7 +5,8 @@ aiohttp's `trust_env` is not used: it would also send passwords of ~/.netrc.
 
 import base64
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from dovetail.auth.fetch import is_loopback_host
@@ -25,6 +26,11 @@ class HttpProxy(NamedTuple):
 
     def __repr__(self) -> str:
         return f"HttpProxy({self.shown})"
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """For a request by aiohttp."""
+        return {"proxy": self.url, "proxy_headers": self.headers}
 
     @property
     def shown(self) -> str:

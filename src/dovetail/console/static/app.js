@@ -9,7 +9,7 @@ import { promptSection } from "./prompts.js";
 import { ResourceSection } from "./resources.js";
 import { openSettings } from "./settings.js";
 import { setUpTheme } from "./theme.js";
-import { toolSection } from "./tools.js";
+import { ToolSection } from "./tools.js";
 import { jsonTree } from "./tree.js";
 import { milliseconds, shortened, textOf } from "./format.js";
 
@@ -37,7 +37,7 @@ async function start() {
 
 function furnish(client) {
   client.sections = {
-    tools: toolSection(client),
+    tools: new ToolSection(client),
     resources: new ResourceSection(client),
     prompts: promptSection(client),
     live: new LiveSection(client),

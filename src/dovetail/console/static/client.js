@@ -125,8 +125,9 @@ export class Client extends EventTarget {
   changed({ method, params }) {
     const list = /^notifications\/(tools|resources|prompts)\/list_changed$/.exec(method);
     if (list) this.sections[list[1]].changed();
-    if (method === "notifications/resources/updated" && typeof params.uri === "string")
-      this.sections.resources.updated(params.uri);
+    if (method !== "notifications/resources/updated" || typeof params.uri !== "string") return;
+    this.sections.resources.updated(params.uri);
+    this.sections.tools.updated(params.uri);
   }
 
   counted(section, count) {

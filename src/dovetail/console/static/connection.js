@@ -7,6 +7,7 @@ import { CallError, resultOf } from "./transport.js";
 import { isObject } from "./format.js";
 
 export const CLIENT_INFO = { name: "dovetail-console", title: "Dovetail console", version: "1" };
+export const EXTENSIONS = { "io.modelcontextprotocol/ui": { mimeTypes: ["text/html;profile=mcp-app"] } };
 const QUICK_MS = 30_000; // for requests that have no cancel button
 const MAX_PAGES = 1000;
 const MAX_ITEMS = 100_000;

@@ -86,6 +86,7 @@ export class ListSection {
     const detail = chosen === null ? null : this.detailOf(chosen);
     const isThere = detail !== null && this.place.firstChild === detail.element;
     if (!isThere) fill(this.place, detail ? detail.element : this.nothing(chosen)); // else the focus would be lost
+    if (!isThere) detail?.returned?.();
     return detail;
   }
 

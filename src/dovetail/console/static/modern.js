@@ -1,13 +1,14 @@
 // The connection of MCP since 2026-07-28: no session, every request says all about itself, questions come as results,
 // changes come on the stream of `subscriptions/listen`.
 
-import { CLIENT_INFO, Connection, pause } from "./connection.js";
+import { CLIENT_INFO, Connection, EXTENSIONS, pause } from "./connection.js";
 import { mirroredHeaders } from "./mirror.js";
 import { Transcript } from "./transcript.js";
 import { CallError, isPassing } from "./transport.js";
 import { isObject } from "./format.js";
 
 const META = "io.modelcontextprotocol/";
+const CAPABILITIES = { elicitation: { form: {}, url: {} }, sampling: {}, roots: {}, extensions: EXTENSIONS };
 const MAX_ROUNDS = 32;
 const MAX_QUESTIONS = 100;
 const LONGEST_PAUSE_MS = 5000;
@@ -30,7 +31,7 @@ export class ModernConnection extends Connection {
     return {
       [`${META}protocolVersion`]: this.revision,
       [`${META}clientInfo`]: CLIENT_INFO,
-      [`${META}clientCapabilities`]: { elicitation: { form: {}, url: {} }, sampling: {}, roots: {} },
+      [`${META}clientCapabilities`]: CAPABILITIES,
       ...(level ? { [`${META}logLevel`]: level } : {}),
     };
   }

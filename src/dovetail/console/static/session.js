@@ -1,7 +1,7 @@
 // The connection of MCP up to 2025-11-25: a handshake begins a session, in which the server may send requests and
 // notifications at any time. Its requests are answered by POSTs of their own.
 
-import { CLIENT_INFO, Connection, isTimeout, pause, unless } from "./connection.js";
+import { CLIENT_INFO, Connection, EXTENSIONS, isTimeout, pause, unless } from "./connection.js";
 import { Transcript } from "./transcript.js";
 import { BrokenStream, CallError, isPassing } from "./transport.js";
 import { isObject } from "./format.js";
@@ -21,7 +21,7 @@ export class SessionConnection extends Connection {
   }
 
   capabilities() {
-    const offers = { sampling: {}, roots: { listChanged: false } };
+    const offers = { sampling: {}, roots: { listChanged: false }, extensions: EXTENSIONS };
     if (this.revision >= "2025-11-25") offers.elicitation = { form: {}, url: {} };
     else if (this.revision >= "2025-06-18") offers.elicitation = {};
     return offers;

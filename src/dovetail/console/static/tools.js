@@ -1,5 +1,7 @@
 // The section "Tools": a form for each tool, and its calls.
 
+import { isForApps } from "./apphost.js";
+import { AppView, viewOf } from "./appview.js";
 import { CallPanel, summaryOf } from "./callpanel.js";
 import { copyButtons } from "./snippets.js";
 import { confirmed } from "./dialog.js";
@@ -14,6 +16,7 @@ const ASSUMED = { text: "destructive", title: "It may destroy something: it does
 const MARKED = { ...ASSUMED, kind: "bad", title: "It may destroy something. You are asked before it is called." };
 const READ_ONLY = { text: "read-only", title: "It changes nothing." };
 const IDEMPOTENT = { text: "idempotent", title: "Calling it twice does no more than calling it once." };
+const APP_ONLY = { text: "app only", title: "Hosts offer it to views, not to models." };
 const OPEN_WORLD = { text: "open world", title: "It deals with the world outside of the server." };
 
 /** What has to be assumed of a tool: hints that it does not give stand for the worse. */
@@ -22,25 +25,36 @@ function hintsOf(tool) {
   const destroys = isDestructive(tool) ? MARKED : ASSUMED;
   const may = destructiveHint !== false && readOnlyHint !== true;
   const all = [readOnlyHint === true && READ_ONLY, may && destroys, idempotentHint === true && IDEMPOTENT];
-  return [...all, openWorldHint !== false && OPEN_WORLD].filter(Boolean);
+  return [...all, openWorldHint !== false && OPEN_WORLD, isAppOnly(tool) && APP_ONLY].filter(Boolean);
 }
 
-export function toolSection(client) {
-  return new ListSection(client, {
-    name: "tools",
-    noun: "tools",
-    feature: "tools",
-    lists: [["tools/list", "tools", ""]],
-    entry: (tool) => ({
-      key: textOf(tool.name),
-      title: textOf(tool.name),
-      about: textOf(tool.description) || titleOf(tool),
-      chips: hintsOf(tool).filter(({ text }) => text === "destructive"),
-    }),
-    makeDetail: (tool) => new ToolDetail(client, tool),
-    empty: ["No tools.", "This server offers none."],
-    welcome: ["No tools here.", "Add one to the server with @server.tool; the list follows by itself."],
-  });
+function isAppOnly(tool) {
+  return Array.isArray(tool._meta?.ui?.visibility) && !tool._meta.ui.visibility.includes("model") && isForApps(tool);
+}
+
+export class ToolSection extends ListSection {
+  constructor(client) {
+    super(client, {
+      name: "tools",
+      noun: "tools",
+      feature: "tools",
+      lists: [["tools/list", "tools", ""]],
+      entry: (tool) => ({
+        key: textOf(tool.name),
+        title: textOf(tool.name),
+        about: textOf(tool.description) || titleOf(tool),
+        chips: hintsOf(tool).filter(({ text }) => text === "destructive"),
+      }),
+      makeDetail: (tool) => new ToolDetail(client, tool),
+      empty: ["No tools.", "This server offers none."],
+      welcome: ["No tools here.", "Add one to the server with @server.tool; the list follows by itself."],
+    });
+  }
+
+  /** The server says that a resource has changed: it may be a view. */
+  updated(uri) {
+    for (const { detail } of this.details.values()) if (detail.view?.uri === uri) detail.view.refresh();
+  }
 }
 
 function titleOf(tool) {
@@ -63,6 +77,10 @@ class ToolDetail {
       submit: () => this.submit(),
       idle: "Fill in the form and press Call.",
     });
+    if (viewOf(tool)) {
+      this.view = new AppView(client, tool, (line) => this.panel.log(line));
+      this.panel.result.element.before(this.view.element);
+    }
     const description = shortened(textOf(tool.description), 4000);
     const head = detailHead({ name: tool.name, title: titleOf(tool), description }, hintsOf(tool));
     const copies = copyButtons(client, () => this.entry(this.form.read()));
@@ -85,6 +103,15 @@ class ToolDetail {
     this.submit();
   }
 
+  /** The list is there again, perhaps from another server process. */
+  connected() {
+    this.view?.refresh();
+  }
+
+  returned() {
+    this.view?.returned();
+  }
+
   /** Put these arguments into the form. */
   fill(values) {
     this.form.load(values ?? {});
@@ -95,8 +122,10 @@ class ToolDetail {
     if (!values || this.panel.running) return;
     if (isDestructive(this.tool) && !(await this.isMeant())) return;
     const { name, inputSchema } = this.tool;
+    this.view?.open(values);
     const outcome = await this.panel.run({ method: "tools/call", params: { name, arguments: values }, inputSchema });
     if (!outcome) return;
+    this.view?.finish(outcome);
     this.explain(outcome);
     this.client.history.add({ ...this.entry(values), ...summaryOf(outcome) });
   }
