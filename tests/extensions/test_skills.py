@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def serve(folder: Path, **options: Any) -> Server:
-    server = Server("skilled", version="1.0.0")
+    server = Server("skilled", version="1.0.0", cache_scope="public")
     server.engine.resources.watch_options = {"poll_seconds": 0.02, "use_watchfiles": False}
     server.add_skills(folder, **options)
     return server
@@ -245,6 +245,8 @@ async def test_skills_with_a_rule_are_listed_and_read_by_those_who_may(
         listed = await client.request("skills/list")
         assert [each["frontmatter"]["name"] for each in listed["skills"]] == ["notes", "pdf", "mail"]
         results = [listed, *[await client.request(*each) for each in requests]]
+        is_open = await client.request("skills/get", {"uri": "skill://mail/SKILL.md"})
+        assert is_open.get("cacheScope", "public") == "public"
         assert {each.get("cacheScope") for each in results} <= {"private", None}
     async with Client(server, protocol_version=revision, principal=Principal(subject="bob")) as client:
         assert [each.name for each in await client.list_skills()] == ["mail"]
@@ -415,7 +417,13 @@ async def test_refresh_reads_the_files_again_where_they_are_not_watched(folder: 
     async with Wire(server, MODERN) as wire:
         write(folder, {"pdf/references/FORMS.md": "New."})
         old = await wire.ask("resources/read", {"uri": FORMS})
+        wire.send(
+            wire.request("subscriptions/listen", {"notifications": {"resourceSubscriptions": [PDF]}}, id="listen")
+        )
+        await wire.receive()
+        write(folder, {"pdf/SKILL.md": skill("pdf")})
         await server.refresh()
+        assert (await wire.receive())["params"]["uri"] == PDF
         new = await wire.ask("resources/read", {"uri": FORMS})
     texts = [each["contents"][0]["text"] for each in (old, new)]
     assert texts == ["Fill in\r\nthe form: ä.\n", "New."]

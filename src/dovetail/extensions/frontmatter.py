@@ -22,6 +22,7 @@ _END_OF_LINE = re.compile(r" *(?:(?<= )#[^\n]*)?(?=\n|\Z)")
 _EMPTY_LINES = re.compile(r"(?:\n *(?:#[^\n]*)?(?=\n|\Z))*+")
 _FLOW_SPACE = re.compile(r"(?:[ \n]|(?<=[ \n])#[^\n]*)*+")
 _BREAK = re.compile(r"\n[ \n]*")
+_LINE = re.compile(r"[^\n]*")
 _SPACES = re.compile(r" *")
 _DASH = re.compile(r"-(?=[ \n]|\Z)")
 _PART = r"(?:[^\n:#%s]|:(?=[^ \n%s])|(?<=[^ ])#)*+"  # of a plain scalar; no comment, and no `: `
@@ -279,15 +280,15 @@ class _Reader:
         lines: list[str] = []
         indent = 0
         while self.at < len(self.text):
-            end = self.text.find("\n", self.at + 1) % (len(self.text) + 1)
-            line = self.text[self.at + 1 : end]
+            rest = _LINE.match(self.text, self.at + 1)
+            line = "" if rest is None else rest[0]
             column = len(line) - len(line.lstrip(" "))
             if column < len(line):
                 if column <= parent or column < indent:
                     break
                 indent = indent or column
             lines.append(line)
-            self.at = end
+            self.at += len(line) + 1
         if any(not line.strip(" ") and len(line) > indent for line in lines):
             self.fail("a line above has nothing but spaces, more than its text is indented; remove them")
         body = [line[indent:] for line in lines]

@@ -268,18 +268,14 @@ class Skills:
             self.engine.resources.reloads[f"{files.root} {len(self.folders)}"] = (files.root, reload)
 
     def _declare(self, where: str) -> None:
-        rows: dict[str, tuple[Method, Handler]] = {
-            "skills/list": (
-                Method("skills/list", EVERY, ListParams, capability="resources", cacheable=True),
-                list_handler("skills", lambda _: self.catalog),
-            ),
-            "skills/get": (Method("skills/get", EVERY, UriParams, capability="resources", cacheable=True), self.get),
-            READ_DIRECTORY: (
-                Method(READ_DIRECTORY, EVERY, ReadDirectoryParams, capability="resources"),
-                self.read_directory,
-            ),
-        }
-        self.engine.add_extension(ID, DeclaredExtension({"directoryRead": True}), rows, where)
+        cached: dict[str, Any] = {"capability": "resources", "cacheable": True}
+        rows: list[tuple[Method, Handler]] = [
+            (Method("skills/list", EVERY, ListParams, **cached), list_handler("skills", lambda _: self.catalog)),
+            (Method("skills/get", EVERY, UriParams, **cached), self.get),
+            (Method(READ_DIRECTORY, EVERY, ReadDirectoryParams, capability="resources"), self.read_directory),
+        ]
+        methods = {row.name: (row, handler) for row, handler in rows}
+        self.engine.add_extension(ID, DeclaredExtension({"directoryRead": True}), methods, where)
         self.engine.extension_catalogs.append(self.catalog)
 
     def _put(self, folder: SkillFolder, new: Snapshot, block: int) -> None:
