@@ -13,7 +13,8 @@ from dovetail.protocol.types import ResourceContents
 from sdk import MODERN, REVISIONS
 
 PDF, FORMS = "skill://pdf/SKILL.md", "skill://pdf/references/FORMS.md"
-TEXT = "---\nname: pdf\ndescription: Fill in forms.\nversion: 1.0\ntested: true\n---\n\nRead FORMS.md.\n"
+TEXT = "---\nname: pdf\ndescription: Fill in forms.\nversion: 1.0\ntested: true\nmetadata: {a: [b, 1]}\n---\n\nRead on.\n"
+SIZE = len(TEXT)
 EVERYWHERE = pytest.mark.parametrize("revision", REVISIONS)
 
 
@@ -88,9 +89,9 @@ async def test_a_file_that_is_not_listed_is_not_read(path: str, server: Server) 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (TEXT + "!", "88 bytes are listed, and it has 89"),
+        (TEXT + "!", f"{SIZE} bytes are listed, and it has {SIZE + 1}"),
         (TEXT.replace("Read", "Feed"), "its digest is another one"),
-        (None, "88 bytes are listed, and it has 3"),
+        (None, f"{SIZE} bytes are listed, and it has 3"),
     ],
 )
 async def test_other_contents_are_refused(revision: str, text: str | None, problem: str, server: Server) -> None:
@@ -122,6 +123,10 @@ async def test_contents_of_something_else_are_refused(alter: Any, server: Server
         ({"version": True}, "version"),
         ({"version": "1.0"}, "version"),
         ({"description": ["Fill in forms."]}, "description"),
+        *(
+            ({"metadata": other}, "metadata")
+            for other in ({"a": ["b"]}, {"a": ["b", 2]}, {"b": ["b", 1]}, {}, ["b", 1], None)
+        ),
     ],
 )
 async def test_an_entry_that_differs_from_the_front_matter_is_refused(change: Any, names: str, server: Server) -> None:
@@ -135,6 +140,7 @@ async def test_an_entry_that_differs_from_the_front_matter_is_refused(change: An
 
 async def test_an_entry_without_a_field_is_refused_and_one_with_an_equal_number_is_not(server: Server) -> None:
     fields: dict[str, Any] = {"name": "pdf", "description": "Fill in forms.", "version": 1, "tested": True}
+    fields["metadata"] = {"a": ["b", 1.0]}
     alter_entry(server, lambda entry: replace(entry, frontmatter=fields))
     async with Client(server) as client:
         skill = await client.get_skill(PDF)
@@ -162,6 +168,10 @@ async def test_of_a_dynamic_skill_only_its_description_is_read(server: Server) -
         assert await skill.read() == TEXT
         with pytest.raises(BadResponse, match="lists no file"):
             await skill.read("references/FORMS.md")
+    alter_contents(server, lambda _: [ResourceContents(PDF, blob=TEXT.encode())])
+    async with Client(server) as client:
+        with pytest.raises(BadResponse, match="it is no text"):
+            await (await client.get_skill(PDF)).read()
 
 
 @pytest.mark.parametrize(
@@ -213,6 +223,7 @@ async def test_a_list_is_cached_until_the_resources_change(tmp_path: Path) -> No
         return await call_next(request)
 
     async with Client(server, protocol_version=MODERN) as client, client.listen(resources=True) as changes:
+        await (await client.get_skill("skill://a/SKILL.md")).read()
         skills: list[Skill] = []
         for _ in range(3):
             skills = await client.list_skills()
@@ -221,6 +232,8 @@ async def test_a_list_is_cached_until_the_resources_change(tmp_path: Path) -> No
         await server.refresh()
         await anext(changes)
         assert skills[0].description == "A."
-        assert (await client.list_skills())[0].description == "B."
+        (skill,) = await client.list_skills()
+        assert skill.description == "B."
+        assert "B." in await skill.read()  # not what is cached of the file
         with pytest.raises(BadResponse, match="not what the server has listed"):
             await skills[0].read()

@@ -239,6 +239,7 @@ def test_values(body: str, fields: Any) -> None:
         ("a: [b", "closing bracket is missing"),
         ("a: [b c: d]", r"a comma or \] is missing"),
         ("a: {b}", "each value has a key"),
+        ("a: [b? c]", r"a comma or \] is missing"),
         ("a: [b,\nc]", "must be indented more than its key"),
         ('a: "b\nc"', "line 2: a text in quotes must be indented"),
         ("a:\tb", "line 2: a tab or another invisible character"),

@@ -27,7 +27,7 @@ _SPACES = re.compile(r" *")
 _DASH = re.compile(r"-(?=[ \n]|\Z)")
 _PART = r"(?:[^\n:#%s]|:(?=[^ \n%s])|(?<=[^ ])#)*+"  # of a plain scalar; no comment, and no `: `
 _PLAIN = r"(?:[^ \n,\[\]{}#&*!|>'\"%%@`?:-]|-(?=[^ \n%s]))" + _PART
-_IN_BLOCK, _IN_FLOW = (re.compile(_PLAIN % (3 * (ends,))) for ends in ("", r",\[\]{}"))
+_IN_BLOCK, _IN_FLOW = (re.compile(_PLAIN % (3 * (ends,))) for ends in ("", r",\[\]{}?"))
 _CONTINUED = re.compile(_PART % ("", ""))
 _DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
 _SINGLE = re.compile(r"'((?:[^']|'')*+)'")
