@@ -13,7 +13,9 @@ from dovetail.protocol.types import ResourceContents
 from sdk import MODERN, REVISIONS
 
 PDF, FORMS = "skill://pdf/SKILL.md", "skill://pdf/references/FORMS.md"
-TEXT = "---\nname: pdf\ndescription: Fill in forms.\nversion: 1.0\ntested: true\nmetadata: {a: [b, 1]}\n---\n\nRead on.\n"
+TEXT = (
+    "---\nname: pdf\ndescription: Fill in forms.\nversion: 1.0\ntested: true\nmetadata: {a: [b, 1]}\n---\n\nRead on.\n"
+)
 SIZE = len(TEXT)
 EVERYWHERE = pytest.mark.parametrize("revision", REVISIONS)
 
