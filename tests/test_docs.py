@@ -151,13 +151,8 @@ def test_the_options_of_http_are_documented_with_their_defaults_and_variables() 
 
 # ── programs ──
 
-CLIENTS = (
-    "client",
-    "client_listen",
-    "client_several",
-    "client_sign_in",
-    "extensions_client",
-)  # programs that are no servers
+# Programs that are no servers:
+CLIENTS = ("client", "client_listen", "client_several", "client_sign_in", "client_skills", "extensions_client")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -316,6 +311,7 @@ async def fill_a_basket(client: Client) -> None:
     await fail("buy", basket=basket, says="There is no Basket with this id")(client)
 
 
+STYLE = "skills/release-notes/references/STYLE.md"
 REVIEW = "Please review this python code:\nx = 1"
 LETTER = [("user", ""), ("user", "Continue this letter."), ("assistant", "Dear")]
 BOOKED = "Ada and 0 more, 2 nights from 2026-05-01, board: none"
@@ -460,6 +456,10 @@ SCENARIOS: dict[str, list[Step]] = {
     "resources_files": [
         read("docs://programs/readme.py", gives=PROGRAMS["readme"].read_text()),
         refuse("resources/read", uri="docs://programs/%2e%2e/index.md", says="There is no file"),
+    ],
+    "skills_files": [
+        read("skill://release-notes/references/STYLE.md", gives=(ROOT / "docs/programs" / STYLE).read_text()),
+        refuse("skills/get", uri="skill://notes/SKILL.md", says="Unknown skill: skill://notes/SKILL.md"),
     ],
     "resources_updates": [listen_for_updates, read("counter://value", gives="1")],
     "prompts": [
@@ -708,6 +708,16 @@ async def test_the_client_of_its_page_works(capsys: pytest.CaptureFixture[str]) 
     async with served("http_server") as url:
         await load("client").main(f"{url}/mcp")
     assert capsys.readouterr().out == "2026-07-28\n1.0 2.0 asking the stations\nSun in Rome.\n"
+
+
+async def test_the_client_that_reads_skills_compares_them(capsys: pytest.CaptureFixture[str]) -> None:
+    async with hosted(load("skills_files").server.asgi()) as url:
+        await load("client_skills").main(f"{url}/mcp")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("release-notes: Write the notes of a release from its commits.")
+    assert lines[1].startswith("3. One sentence for each change")
+    assert lines[2] == "# Style"
+    assert lines[-1].endswith("the server lists no file 'references/SECRETS.md' of this skill, so it is not read")
 
 
 async def test_the_client_that_listens_is_notified(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ the suite wants by name; `expected_failures.toml` says which of it is still to c
 import argparse
 import asyncio
 import base64
+from pathlib import Path
 from typing import Annotated, Any
 
 from background import add_background_tools
@@ -57,6 +58,7 @@ def create_server() -> Server:
     add_reporting_tools(server)
     add_schema_tools(server)
     add_resources(server)
+    server.add_skills(Path(__file__).parent / "skills")
     add_prompts(server)
     add_asking_tools(server)
     add_questions_by_hand(server)

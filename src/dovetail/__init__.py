@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from dovetail.client import ListPage as ListPage
     from dovetail.client import LogMessage as LogMessage
     from dovetail.client import SamplingRequest as SamplingRequest
+    from dovetail.client import Skill as Skill
+    from dovetail.client import SkillFile as SkillFile
     from dovetail.client import TaskUpdate as TaskUpdate
     from dovetail.client import ToolTask as ToolTask
     from dovetail.client.group import Clients as Clients
@@ -103,7 +105,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "client": [
         "CallToolResult", "Client", "ElicitRequest", "ElicitResult", "ListPage", "ChangeStream", "LogMessage",
-        "SamplingRequest", "TaskUpdate", "ToolTask",
+        "SamplingRequest", "Skill", "SkillFile", "TaskUpdate", "ToolTask",
     ],
     "client.group": ["Clients"],
     "console": ["Console"],

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     from dovetail.extensions.apps import UiOptions
     from dovetail.extensions.extension import Extension
+    from dovetail.extensions.skills import Skills
     from dovetail.registry.prompts import PromptOptions
+    from dovetail.registry.registration import Authorize
     from dovetail.registry.resources import ResourceOptions
     from dovetail.registry.visibility import Names
     from dovetail.toolregistry import ToolRegistry
@@ -59,6 +61,7 @@ class Server:
         self.engine.load_tasks = lambda: extensions.tasks.add_tasks(self.engine)
         self.engine.look_for_tasks()  # a registry may have some
         self._routes: dict[str, tuple[Callable[..., Any], Sequence[str]]] = {}
+        self._skills: Skills | None = None  # from the first folder on
 
     @property
     def name(self) -> str:
@@ -129,6 +132,20 @@ class Server:
         """Offer the files below a folder: listed, readable, watched. No path leads out of the folder."""
         directory = registry.files.Directory(path, uri=uri, include=include, exclude=exclude, hidden=hidden)
         self.engine.resources.add_folder(registry.resources.compile_directory(directory, options))
+
+    def add_skills(
+        self,
+        path: "str | Path",
+        *,
+        exclude: Sequence[str] = (),
+        hidden: bool = False,
+        watch: bool = True,
+        scopes: Sequence[str] | None = None,
+        authorize: "Authorize | None" = None,
+    ) -> None:
+        """Offer every folder below that has a SKILL.md as a skill; their files are read again when they change."""
+        skills = self._skills = self._skills or extensions.skills.Skills(self.engine)
+        skills.add(path, exclude=exclude, hidden=hidden, watch=watch, scopes=scopes, authorize=authorize)
 
     def add_ui(self, uri: str, html: "str | Path", **options: "Unpack[UiOptions]") -> None:
         """Offer a view of tools: an HTML document, or its file, that hosts show beside what the tools return."""

@@ -30,6 +30,8 @@ def furnish(folder: Path) -> None:
     shutil.copy(PROGRAM, folder / "package" / "module.py")
     (folder / "notes.txt").write_text("milk and bread\n")
     shutil.copy(Path(__file__).parents[2] / "docs" / "programs" / "openapi_shop.yaml", folder / "openapi.yaml")
+    (folder / "skills" / "notes").mkdir(parents=True)
+    (folder / "skills" / "notes" / "SKILL.md").write_text("---\nname: notes\ndescription: Take notes.\n---\n")
     (folder / "mcp.json").write_text(
         '{"mcpServers": {"shop": {"command": "python", "args": ["server.py"]}, "weather": {"command": "false"}}}'
     )

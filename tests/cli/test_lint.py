@@ -15,6 +15,7 @@ from dovetail import Client, Server
 from dovetail.cli.lint import Catalog, check_catalog, estimate_tokens
 from dovetail.cli.lint.rules import LEVELS, RULES, check_hints
 from dovetail.cli.lint.schemas import References, pattern_problem, subschemas
+from dovetail.cli.lint.skills import ReadSkill
 from dovetail.cli.main import main
 
 TEXT = {"type": "string", "description": "A text."}
@@ -46,6 +47,16 @@ def deep(levels: int) -> dict[str, Any]:
     return {**inner, "description": "Deep."}
 
 
+def skill(text: str = "", uri: str = "skill://pdf/SKILL.md", problem: str = "", **more: Any) -> Catalog:
+    """One without any fault, but for what is given: more fields, and files by their paths."""
+    fields = {"name": "pdf", "description": "Fill in forms."} | {key: more.pop(key) for key in FIELDS & more.keys()}
+    whole = "---\n" + "".join(f"{key}: {value}\n" for key, value in fields.items()) + f"---\n{text}"
+    files: dict[str, str | None] = {"SKILL.md": whole, "docs/a b.md": "", "logo.png": None, **more.pop("files", {})}
+    return Catalog(skills=[ReadSkill(uri, fields, files, more.pop("size", 100), problem)])
+
+
+FIELDS = {"name", "description", "metadata", "license"}
+KEY = "sk-" + "a1B2" * 8
 UNSAFE = {"_meta": {"dovetail/unsafe": ["b", "c"]}}
 BROKEN = [
     ("list-malformed", Catalog(malformed=[("tools", "an object in the place of a list")]), "an object"),
@@ -105,6 +116,22 @@ BROKEN = [
     ("tool-count", tools(*(tool(f"a{n}x") for n in range(41))), "41 tools"),
     ("tool-count-limit", tools(*(tool(f"a{n}x") for n in range(129))), "129 tools"),
     ("tool-tokens", tools(one(type="string", title="x" * 4_000)), "about 10"),
+    ("skill-unreadable", skill(problem="its digest is another one"), "digest"),
+    ("skill-name", skill(name="p--f", uri="skill://p--f/SKILL.md"), "p--f"),
+    ("skill-name", skill(uri="skill://forms/SKILL.md"), "pdf"),
+    ("skill-name", skill(name=3), "3"),
+    ("skill-description", skill(description=" "), "there is none"),
+    ("skill-description", skill(description="x" * 1_025), "1025 characters"),
+    ("skill-metadata", skill(metadata={"a": 1}), "a"),
+    ("skill-metadata", skill(metadata={"io.modelcontextprotocol/x": "y"}), "io.modelcontextprotocol/x"),
+    ("skill-yaml", skill(license="no"), "line 4: no"),
+    ("skill-size", skill(size=2**24 + 1), "16,777,217 bytes"),
+    ("skill-size", skill(files={f"{n}.md": "" for n in range(510)}), "513 files"),
+    ("skill-length", skill("\n" * 501), "50"),
+    ("skill-link", skill("See [forms](references/FORMS.md#top)."), "references/FORMS.md"),
+    ("skill-link", skill("![x](../other.png)"), "../other.png"),
+    ("skill-secret", skill(f"Use\n{KEY}"), "SKILL.md, line 6"),
+    ("skill-secret", skill(files={"run.sh": f"export OPENAI_API_KEY={KEY}"}), "run.sh, line 1"),
     ("catalog-tokens", tools(*(tool(f"a{n}x", description="x" * 1_000) for n in range(40))), "about 1"),
 ]  # fmt: skip
 
@@ -154,6 +181,31 @@ GOOD = {
 @pytest.mark.parametrize("name", GOOD)
 def test_what_is_fine_is_not_found(name: str) -> None:
     assert check_catalog(tools(GOOD[name])) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[a](docs/a%20b.md) [b](./docs/) [c](https://x.org/y) [d](#top) [e](/abs) [f](mailto:a@b.c) ![g](<logo.png>)",
+        "```\n[a](nowhere.md)\n```\n",
+        "The API key is in the variable `API_KEY`. [redacted]",
+    ],
+)
+def test_skills_that_are_fine_are_not_found(text: str) -> None:
+    assert check_catalog(skill(text)) == []
+
+
+def test_a_folder_of_skills_is_linted(tmp_path: Path) -> None:
+    path = tmp_path / "skills" / "pdf" / "SKILL.md"
+    path.parent.mkdir(parents=True)
+    path.write_text("---\nname: pdf\ndescription: Fill in forms.\nlicense: no\n---\n[a](b.md)\n")
+    done = typed(tmp_path, "lint", "skills", "--json", "--fail-on", "warning")
+    assert done.returncode == 1
+    found = [(each["rule"], each["place"], each["detail"]) for each in json.loads(done.stdout)["findings"]]
+    place = "skill skill://pdf/SKILL.md"
+    assert found == [("skill-yaml", place, "line 4: no"), ("skill-link", place, "b.md")]
+    path.write_text("---\nname: pdf\n---\n")
+    assert typed(tmp_path, "lint", "skills").returncode == 3
 
 
 SOME_KEYS = [

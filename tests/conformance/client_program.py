@@ -96,6 +96,19 @@ async def echo_schema(url: str) -> None:
         await client.call_tool("json_schema_echo", {"schema": tools["json_schema_2020_12_tool"].input_schema})
 
 
+async def list_skills(url: str) -> None:
+    async with connect(url) as client:
+        await client.list_skills()
+
+
+async def load_skill(url: str) -> None:
+    """Load the first skill; one that is not what was listed is refused, and nothing else of it is read."""
+    async with connect(url) as client:
+        skill = (await client.list_skills())[0]
+        await skill.read()
+        await skill.read("references/FORMS.md")
+
+
 # ── signing in ──
 
 
@@ -152,6 +165,8 @@ PLAYS: dict[str, Play] = {
     "http-invalid-tool-headers": call_all,
     "json-schema-ref-no-deref": list_only,
     "json-schema-2020-12-preservation": echo_schema,
+    "sep-2640-client-no-prefetch": list_skills,
+    **{f"sep-2640-client-verify-{what}": load_skill for what in ("digest", "frontmatter", "size")},
 }
 
 

@@ -9,12 +9,13 @@ import pytest
 import conformance
 import nodejs
 
-FEW = [
+FEW: list[tuple[str, str | None]] = [
     ("sse-retry", "2025-11-25"),
     ("elicitation-sep1034-client-defaults", "2025-11-25"),
     ("auth/metadata-default", "2025-11-25"),
     ("request-metadata", "2026-07-28"),
     ("auth/scope-step-up", "2026-07-28"),
+    ("sep-2640-client-verify-frontmatter", None),
 ]
 
 
@@ -34,7 +35,7 @@ def test_leg(leg: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "revision"), FEW)
-def test_a_few_scenarios(scenario: str, revision: str, tmp_path: Path) -> None:
+def test_a_few_scenarios(scenario: str, revision: str | None, tmp_path: Path) -> None:
     nodejs.demand()
     assert client_side.judge_scenario(scenario, revision, tmp_path, conformance.run_suite) == []
 

@@ -1,4 +1,4 @@
-"""Targets: the Server object of `server.py`, `server.py:name` or `package.module:name`; an OpenAPI document.
+"""Targets: the Server object of `server.py`, `server.py:name` or `package.module:name`; OpenAPI; a folder of skills.
 
 `python -m dovetail.cli.target server.py` is `dovetail run server.py` over stdio without importing the command line:
 commands start the programs that they talk to like this.
@@ -56,6 +56,11 @@ def is_openapi(target: str) -> bool:
         return False
 
 
+def is_skills(target: str) -> bool:
+    """Whether the target is a folder of skills, or of one skill."""
+    return any(True for pattern in ("SKILL.md", "*/SKILL.md") for _ in Path(target).glob(pattern))
+
+
 def split_config_target(target: str) -> tuple[str, str] | None:
     """The file and the server name of `mcp.json:weather`; the name may be empty. None for other targets."""
     stem, divided, name = target.partition(f"{JSON_SUFFIX}:")
@@ -73,6 +78,8 @@ def split_target(target: str) -> tuple[str, str]:
 
 def target_problem(target: str, *, elsewhere: bool = False) -> str | None:
     """Why there is no such program; None if there may be one. `elsewhere`: a module may be in another environment."""
+    if is_skills(target):
+        return None
     source, _ = split_target(target)
     if source.endswith(".py") or is_openapi(target):
         return None if os.path.isfile(source) else f"there is no file {source}"
@@ -104,6 +111,10 @@ def _load(target: str) -> "Server":
         raise BadTarget(problem)
     if is_openapi(target):
         return dovetail.OpenApi(target)
+    if is_skills(target):
+        server = dovetail.Server(Path(target).resolve().name)
+        server.add_skills(target)
+        return server
     source, name = split_target(target)
     with importing(source):
         module = _load_file(Path(source)) if source.endswith(".py") else _load_module(source)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.client.client import Client
 from dovetail.client.handlers import ElicitRequest, ElicitResult, SamplingRequest
 from dovetail.client.results import CallToolResult, ListPage, LogMessage
+from dovetail.client.skills import Skill, SkillFile
 from dovetail.client.subscriptions import ChangeStream
 from dovetail.client.tasks import TaskUpdate, ToolTask
 
@@ -27,6 +28,8 @@ __all__ = [
     "MemoryTokens",
     "OAuth",
     "SamplingRequest",
+    "Skill",
+    "SkillFile",
     "TaskUpdate",
     "TokenFile",
     "ToolTask",

@@ -27,7 +27,7 @@ READ, DISCOVER = "resources/read", "server/discover"
 INVALIDATED_BY = {  # the kind of a change: methods whose responses it invalidates
     "tools": ("tools/list",),
     "prompts": ("prompts/list",),
-    "resources": ("resources/list", "resources/templates/list"),
+    "resources": ("resources/list", "resources/templates/list", "skills/list", "skills/get"),
     "updated": (READ,),
 }
 CACHEABLE = frozenset({DISCOVER, *(method for methods in INVALIDATED_BY.values() for method in methods)})

@@ -15,6 +15,7 @@ from dovetail.client.dispatcher import Params, ProgressHandler
 from dovetail.client.handlers import RootSource, Send, call_maybe_async
 from dovetail.client.results import CallToolResult, ListPage, WireCallResult, has_flag, read_object, read_result
 from dovetail.client.session import ClientSession, Timeout
+from dovetail.client.skills import SKILLS, Skill, WireSkillResult
 from dovetail.client.subscriptions import ChangeStream
 from dovetail.client.tasks import ToolTask, WireTask, needs_tasks, read_created
 from dovetail.engine.subscriptions import Change
@@ -265,6 +266,19 @@ class Client:
     ) -> list[types.ResourceContents]:
         result = await self._session.request(READ, {"uri": uri}, _ReadResourceResult, fresh=fresh, timeout=timeout)
         return result.contents
+
+    async def list_skills(self, *, fresh: bool = False, timeout: Timeout = "default") -> list[Skill]:
+        """The skills of the server; none of their files is read."""
+        found = await self._session.pages(*SKILLS, fresh=fresh, timeout=timeout)
+        return [Skill(each, self.read_resource) for each in found]
+
+    async def get_skill(self, uri: str, *, fresh: bool = False, timeout: Timeout = "default") -> Skill:
+        """The skill whose SKILL.md has this URI; the server may have skills that it does not list."""
+        params = {"uri": uri}
+        found = await self._session.request("skills/get", params, WireSkillResult, fresh=fresh, timeout=timeout)
+        if found.skill.uri != uri:
+            raise BadResponse(f"skills/get: the server answered with the skill {found.skill.uri:.200}, not {uri:.200}")
+        return Skill(found.skill, self.read_resource)
 
     async def list_prompts(self, *, fresh: bool = False, timeout: Timeout = "default") -> list[types.PromptDefinition]:
         return await self._session.pages(*PROMPTS, fresh=fresh, timeout=timeout)

@@ -74,7 +74,7 @@ async def set_level(engine: "Engine", context: RequestContext) -> Result:
 # ── lists ──
 
 
-def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
+def list_handler(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
     """A handler that encodes each page once, until the catalog changes."""
 
     async def handler(engine: "Engine", context: RequestContext) -> Result:
@@ -305,15 +305,15 @@ HANDLERS: dict[str, Handler] = {
     "server/discover": discover,
     "ping": ping,
     "logging/setLevel": set_level,
-    "tools/list": _list("tools", attrgetter("tools")),
+    "tools/list": list_handler("tools", attrgetter("tools")),
     "tools/call": call_tool,
-    "resources/list": _list("resources", attrgetter("resources.direct")),
-    "resources/templates/list": _list("resourceTemplates", attrgetter("resources.templates")),
+    "resources/list": list_handler("resources", attrgetter("resources.direct")),
+    "resources/templates/list": list_handler("resourceTemplates", attrgetter("resources.templates")),
     "resources/read": _with_input_required(read_resource),
     "resources/subscribe": subscribe,
     "resources/unsubscribe": unsubscribe,
     "subscriptions/listen": listen,
-    "prompts/list": _list("prompts", attrgetter("prompts")),
+    "prompts/list": list_handler("prompts", attrgetter("prompts")),
     "prompts/get": _with_input_required(get_prompt),
     "completion/complete": complete,
 }

@@ -66,6 +66,9 @@ class Resources:
         self._max_cached = max_cached
         self._max_cached_size = max_cached_size
         self.watch_options: dict[str, Any] = {}
+        self.reloads: dict[
+            str, tuple[Path, Callable[[], Awaitable[None]]]
+        ] = {}  # more folders; what their changes call
         self._watcher: Watcher | None = None
         self._watched_folders: dict[str, Path] = {}  # their roots by their templates
         self._is_watching = False  # folders
@@ -335,6 +338,7 @@ class Resources:
     def _watch_folders(self) -> None:
         folders = self.folders() if self._is_watching else []
         roots = {folder.uri: folder.directory.root for folder in folders if folder.directory is not None}
+        roots |= {name: root for name, (root, _) in self.reloads.items() if self._is_watching}
         watched, self._watched_folders = self._watched_folders, roots
         for uri, _ in watched.items() - roots.items():
             self._open_watcher().unwatch(FOLDER + uri)
@@ -342,7 +346,10 @@ class Resources:
             self._open_watcher().watch(FOLDER + uri, root)
 
     def _changed(self, uri: str) -> Awaitable[None] | None:
-        return self._list_again() if uri.startswith(FOLDER) else self._on_update(Change("updated", uri))
+        if not uri.startswith(FOLDER):
+            return self._on_update(Change("updated", uri))
+        found = self.reloads.get(uri.removeprefix(FOLDER))
+        return self._list_again() if found is None else found[1]()
 
     async def _list_again(self) -> None:
         """List all files, at most once a second and for a tenth of the time, unless a listing began meanwhile."""

@@ -231,9 +231,9 @@ class Directory:
         return set() if guard is None else guard.covered(paths)
 
     def offers(self, parts: Sequence[str]) -> bool:
-        return self._admits(parts) and any(_matches(glob, parts) for glob in self._include)
+        return self.admits(parts) and any(_matches(glob, parts) for glob in self._include)
 
-    def _admits(self, parts: Sequence[str]) -> bool:
+    def admits(self, parts: Sequence[str]) -> bool:
         """Whether a file or folder is neither hidden nor excluded."""
         if not self._hidden and any(part.startswith(".") for part in parts):
             return False
@@ -251,7 +251,7 @@ class Directory:
                 parts = (*folder, item.name)
                 if not is_folder and (entry := self._entry_of(item, parts)) is not None:
                     yield entry
-                elif is_folder and self._admits(parts):
+                elif is_folder and self.admits(parts):
                     inner.append(parts)
             pending.extend(reversed(inner))
         if remaining <= 0:

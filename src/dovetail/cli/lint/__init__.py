@@ -14,6 +14,7 @@ from dovetail.cli.commands import KINDS, fetch_definitions
 from dovetail.cli.given_arguments import as_object, get_text
 from dovetail.cli.lint import rules
 from dovetail.cli.lint.schemas import check_schemas
+from dovetail.cli.lint.skills import ReadSkill, check_skills, read_skills
 from dovetail.cli.output import FAILED, align, err, one_line, out, out_json, styled
 from dovetail.cli.shared_options import ServerCommand, ServerTarget, server_options
 from dovetail.cli.target import is_openapi
@@ -39,6 +40,7 @@ Examples:
   dovetail lint http://127.0.0.1:8000/mcp --select schema --json
   dovetail lint server.py --portable               how schemas="portable" would change it
   dovetail lint openapi.yaml                       the tools that an OpenAPI document makes
+  dovetail lint skills/                            a folder of skills
   dovetail lint --rules                            what is looked for
 
 It ends with 1 if something at or above --fail-on is found. Tokens are an estimate: a quarter of the bytes.
@@ -54,6 +56,7 @@ class Catalog(NamedTuple):
     prompts: Sequence[rules.Definition] = ()
     malformed: Sequence[tuple[str, str]] = ()  # the kind of the list, and a description
     server: str = ""
+    skills: Sequence[ReadSkill] = ()
     objects_only: bool = False  # structured output is an object in the negotiated revision
 
 
@@ -95,7 +98,7 @@ async def command(
     api = _load_api(server.shown) if is_openapi(server.shown) else None
     if api is None:
         async with server.started() as running, cli.connect.connected(running) as client:
-            catalog = await fetch_catalog(client)
+            catalog = (await fetch_catalog(client))._replace(skills=await read_skills(client))
     else:
         async with dovetail.Client(api) as client:
             catalog = await fetch_catalog(client)
@@ -146,6 +149,7 @@ async def fetch_catalog(client: "Client") -> Catalog:
     return Catalog(
         **{kind: each.valid for kind, each in found.items()},
         malformed=[(kind, problem) for kind, each in found.items() for problem in each.malformed],
+        skills=(),
         server=client.server_info.name if client.server_info else "",
         objects_only=not BY_NAME[client.protocol_version].any_structured_output,
     )
@@ -185,6 +189,7 @@ def _findings(catalog: Catalog) -> Iterator[rules.Finding]:
         yield rules.Finding("catalog-tokens", "all tools", f"about {tokens} tokens")
     yield from rules.check_resources(catalog.resources, catalog.templates)
     yield from rules.check_prompts(catalog.prompts)
+    yield from check_skills(catalog.skills)
 
 
 def estimate_tokens(tool: Mapping[str, Any]) -> int:
