@@ -52,6 +52,18 @@ def nginx() -> Path:
     )
 
 
+@functools.cache
+def postgres() -> Path:
+    """The executable of a PostgreSQL server, which only `make soak` needs; Debian keeps it off the PATH."""
+    if (found := _on_path("postgres")) is None:
+        found = max(Path("/usr/lib/postgresql").glob("*/bin/postgres"), default=None)
+    if found is None and _install_package("postgresql"):
+        found = max(Path("/usr/lib/postgresql").glob("*/bin/postgres"), default=None)
+    if found is None:
+        raise ServerMissing("NO POSTGRES: it is not on the PATH, so a proof that needs it was left out")
+    return found.resolve()
+
+
 def install() -> list[str]:
     """Get what is missing; a sentence for each server that could not be had."""
     if _why_missing("store"):
