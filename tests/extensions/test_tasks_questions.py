@@ -50,7 +50,7 @@ def asking_stage(**options: Any) -> TaskStage:
 
     @stage.server.tool(task=True)
     async def pay(ctx: Context) -> str:
-        raise UrlElicitationRequired([ElicitUrl("Pay here", PAGE)])
+        raise UrlElicitationRequired(ElicitUrl("Pay here", PAGE))
 
     @stage.server.tool(task=True)
     def in_thread(ctx: Context) -> str:

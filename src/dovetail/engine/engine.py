@@ -60,10 +60,11 @@ def _of_root(name: str) -> Any:
 
 
 class TaskTimings(msgspec.Struct, frozen=True):
-    """Seconds: how often tasks are looked at whose worker may be lost."""
+    """Seconds: how often tasks are looked at whose worker may be lost, and until the store is asked again."""
 
     poll_every: float = 5.0  # where a client waits for one
     sweep_every: float = 30.0  # all of them
+    retry_delay: float = 2.0
 
 
 class Engine:

@@ -60,7 +60,6 @@ MAX_PER_CALLER = 100  # of those; callers that are not known have no bound of th
 MAX_OUTCOME = 4 * 1024 * 1024  # bytes of an encoded result
 MAX_MESSAGE = 1_000  # characters of a status message
 MESSAGE_INTERVAL = 0.5  # seconds between two messages that are stored
-RETRY_DELAY = 2.0  # seconds until the store is asked again
 CLEANUP_TIMEOUT = 1.0  # seconds for functions that are cancelled because the server stops
 LONGEST = 366 * 86_400.0  # seconds, in place of no timeout
 STEP = "dovetail/task"  # the step that detaches a call: a request that is repeated gets the same task
@@ -363,7 +362,7 @@ class TaskRun:
             await self._detach()
         except Refusals as failure:  # the call is not lost for that: it goes on
             log.warning("a call of the tool %s can't become a task yet: %s", self._tool, failure)
-            self._detach_later(RETRY_DELAY)
+            self._detach_later(self._tasks.engine.task_timings.retry_delay)
 
     def _detach_later(self, seconds: float) -> None:
         if self._later is None:
@@ -374,7 +373,7 @@ class TaskRun:
             await asyncio.sleep(seconds)
             with suppress(*Refusals, InputNeeded):
                 await self._detach()
-            seconds = RETRY_DELAY
+            seconds = self._tasks.engine.task_timings.retry_delay
 
     async def _detach(self) -> None:
         """Make the call a task, once, also if the client sends the same request state twice."""
@@ -451,7 +450,8 @@ class TaskRun:
             async with asyncio.timeout(timeout) as limit:
                 for _ in range(3):  # requests that a function makes at the same time are seen at the same time
                     await asyncio.sleep(0)
-                await retry_while_unavailable(self._sync, lambda: not self._tasks.is_closing)
+                delay = self._tasks.engine.task_timings.retry_delay
+                await retry_while_unavailable(self._sync, lambda: not self._tasks.is_closing, delay)
                 response = await answer
         except TimeoutError:
             if not limit.expired():
@@ -556,7 +556,7 @@ class TaskRun:
                 pass
             if self._tasks.is_closing:  # other workers find that this one is lost
                 break
-            await asyncio.sleep(RETRY_DELAY)
+            await asyncio.sleep(self._tasks.engine.task_timings.retry_delay)
         self._tasks.runs.pop(self.id, None)
         if self._tasks.listener is not None:
             self._tasks.listener.remove(self.topic)
