@@ -44,4 +44,4 @@ def add_background_tools(server: Server) -> None:
         """Ask first, then go on in the background."""
         answer = await ctx.elicit("What is your name?", schema=NAME)
         await ctx.detach()
-        return f"Hello, {answer.data['name'] if answer.accepted else 'whoever you are'}!"
+        return f"Hello, {answer.data['name']}!" if answer.data else "Hello!"

@@ -49,6 +49,7 @@ CELLS: dict[str, tuple[object, ...]] = {
     "elicitation": (False, False, True, True, True),
     "url_elicitation": (False, False, False, True, True),
     "elicitation_ids": (False, False, False, True, False),
+    "core_tasks": (False, False, False, True, False),
     "rich_forms": (False, False, False, True, True),
     "rich_sampling": (False, False, False, True, True),
 }

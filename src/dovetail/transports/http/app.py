@@ -367,8 +367,10 @@ class RunningApp:
     async def _end(self, timeout: float) -> None:
         self.is_open = False
         self._endpoint.stop_server_requests()  # when the streams end no response can arrive
-        tasks = self._engine.tasks
-        await asyncio.gather(self.in_flight.close(timeout), *([] if tasks is None else [tasks.drain(timeout)]))
+        draining = None if self._engine.tasks is None else self.loop.create_task(self._engine.tasks.drain(timeout))
+        await self.in_flight.close(timeout)
+        if draining is not None:
+            await draining
         self.started.cancel()  # if it still runs, or never began
         await asyncio.wait([self.started])
         try:
