@@ -546,3 +546,20 @@ def test_a_server_without_tasks_loads_no_module_of_them() -> None:
         [sys.executable, "-c", f"import sys; sys.path[:] = {path}; {program}"], capture_output=True, check=True
     )
     assert done.stdout.strip() == b"[]"
+
+
+async def test_a_function_in_a_thread_detaches_by_itself() -> None:
+    stage = TaskStage()
+
+    @stage.server.tool(task=TaskConfig(after=None))
+    def cut(ctx: Context) -> str:
+        ctx.detach("Cutting")
+        stage.thread.wait(10)
+        return "cut"
+
+    async with connected(stage, "http", MODERN) as client:
+        made = await client.call("cut")
+        assert made["statusMessage"] == "Cutting"
+        stage.thread.set()
+        assert await client.text(made["taskId"]) == "cut"
+        assert await TaskClient(client.wire, MODERN, declares=False).call("cut")

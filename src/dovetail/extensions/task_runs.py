@@ -43,7 +43,7 @@ from dovetail.protocol.capabilities import require_capabilities, require_client_
 from dovetail.protocol.elicitation import InputRequest
 from dovetail.protocol.extensions import declared_extensions
 from dovetail.protocol.inbound import Request
-from dovetail.protocol.jsonrpc import encode, invalid_params
+from dovetail.protocol.jsonrpc import UNREADABLE, encode, invalid_params
 from dovetail.protocol.results import Result, Shaper
 from dovetail.protocol.revisions import R2026_07_28
 from dovetail.registry.registration import TaskRoute
@@ -64,6 +64,7 @@ CLEANUP_TIMEOUT = 1.0  # seconds for functions that are cancelled because the se
 LONGEST = 366 * 86_400.0  # seconds, in place of no timeout
 STEP = "dovetail/task"  # the step that detaches a call: a request that is repeated gets the same task
 BUSY = "Too many tasks are open; wait for some of them to end, or cancel some"
+STOPPING = "The server is shutting down, so no task can begin"
 NOT_A_TASK = "The tool {} runs in the request; call it without `task`"
 ONLY_A_TASK = "The tool {} runs only as a task; call it with `task`"
 ONLY_FOR_NEWER = "The tool {} runs only as a task, and this client can have none"
@@ -107,10 +108,10 @@ class Fenced(Exception):
 def can_have_task(request: Request) -> bool:
     """Whether a request that was made by 2026-07-28 declares the extension, or one of 2025-11-25 asks for a task."""
     if request.revision.core_tasks:
-        given = jsonrpc.members(request.raw_params).get("task") if b'"task"' in bytes(request.raw_params) else None
         try:
+            given = jsonrpc.members(request.raw_params).get("task") if b'"task"' in bytes(request.raw_params) else None
             return given is not None and bool(msgspec.json.decode(given, type=TaskParam))
-        except msgspec.DecodeError as problem:
+        except UNREADABLE as problem:
             raise invalid_params(f"task: {problem}") from None
     return request.revision.name in VERSIONS and TASKS in declared_extensions(request.capabilities)
 
@@ -171,7 +172,9 @@ class Tasks:
             return failure_result(engine, context, tool, failure)
 
     def check_room(self, owner: str | None) -> None:
-        """Raises ToolBusy if the caller, or this worker, has too many tasks."""
+        """Raises ToolBusy if the caller, or this worker, has too many tasks, or the server stops."""
+        if self.is_closing:
+            raise ToolBusy(STOPPING)
         owners = [run.caller for run in self.runs.values()]
         if len(owners) >= MAX_OPEN or (owner is not None and owners.count(owner) >= MAX_PER_CALLER):
             raise ToolBusy(BUSY)
@@ -192,9 +195,13 @@ class Tasks:
         require_capabilities([TASKS], context.request.capabilities)
         granted = []
         for id in dict.fromkeys(ids):
-            with suppress(ProtocolError):
+            try:
                 await self.find(context, id)
-                granted.append(id)
+            except StoreUnavailable:
+                raise
+            except ProtocolError:  # there is none for this caller
+                continue
+            granted.append(id)
         return granted
 
     async def follow(self, context: RequestContext, ids: Sequence[str], meta: dict[str, Any]) -> None:
@@ -205,7 +212,7 @@ class Tasks:
             while changed:
                 for topic in changed & pending.keys():
                     id = pending[topic]
-                    with suppress(StoreUnavailable):  # it is looked at again
+                    with suppress(StoreUnavailable):  # it is asked for again
                         if (record := await self.store.look(id)) is None or record.is_over:
                             del pending[topic]
                         if record is not None and (id not in sent or record.shown != sent[id].shown):
@@ -215,22 +222,26 @@ class Tasks:
                 changed = await self.changes(listener) or set(pending)
 
     async def changes(self, listener: Listener) -> set[str]:
-        """The topics that have changed; none after a while, since a lost worker wakes no listener, nor a closed one."""
-        with suppress(TimeoutError):
+        """The topics that have changed; none after a while, for a lost worker wakes no listener."""
+        try:
             async with asyncio.timeout(self.engine.task_timings.poll_every):
-                return await listener.wait()
-        return set()
+                changed = await listener.wait()
+        except TimeoutError:
+            return set()
+        if not changed:
+            raise StoreUnavailable  # it was closed
+        return changed
 
     # ── the worker ──
 
     def start(self) -> None:
         """Begin to take what clients have changed, and to sweep, unless that has begun."""
-        if self.listener is not None and not self.listener.closed:
+        loop = asyncio.get_running_loop()
+        if self._background and self._background[0].get_loop() is loop:
             return
         self.is_closing = False
         self.threads.open()
         self.listener = self.engine.state.listen(run.topic for run in self.runs.values())
-        loop = asyncio.get_running_loop()
         self._background = [loop.create_task(self._take_changes(self.listener))]
         if self.engine.state.shared:
             self._background.append(loop.create_task(self._sweep()))
@@ -244,18 +255,19 @@ class Tasks:
 
     async def _take_changes(self, listener: Listener) -> None:
         """Wake the runs of tasks that have changed, and from time to time those that wait for answers."""
-        while not listener.closed:
-            changed = await self.changes(listener)
-            runs = [run for run in self.runs.values() if run.topic in changed or (not changed and run.waits)]
-            await asyncio.gather(*(run.try_to_sync() for run in runs))
+        with suppress(StoreUnavailable):  # it was closed
+            while True:
+                changed = await self.changes(listener)
+                runs = [run for run in self.runs.values() if run.topic in changed or (not changed and run.waits)]
+                await asyncio.gather(*(run.try_to_sync() for run in runs))
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self.engine.task_timings.sweep_every)
             try:
                 await self.store.sweep()
-            except ProtocolError as failure:
-                log.debug("tasks of lost workers can't be looked for: %s", failure.message)
+            except Exception as failure:
+                log.debug("tasks of lost workers can't be looked for: %s", failure)
 
     async def drain(self, timeout: float) -> None:
         if works := [run.work for run in self.runs.values()]:
@@ -263,9 +275,9 @@ class Tasks:
         await self.close()
 
     async def close(self) -> None:
+        self.is_closing = True
         if self.listener is None:
             return
-        self.is_closing = True
         self.listener.close()
         for task in self._background:
             task.cancel()
@@ -383,8 +395,8 @@ class TaskRun:
             asked = self.context.server_requests
             if asked is not None and asked.needs_input:
                 raise InputNeeded
-            self._tasks.start()
             self._tasks.check_room(self.caller)
+            self._tasks.start()
             steps = Steps(self._tasks.engine, {}) if asked is None else asked.steps
             try:
                 id = await steps.run(STEP, lambda: self._create(steps), in_thread=False)
@@ -479,8 +491,12 @@ class TaskRun:
     async def try_to_sync(self) -> None:
         """Bring run and record together; while the store is unavailable, that is left to the next time."""
         if self.is_detached and not self.work.done():
-            with suppress(StoreUnavailable, StoreFull, ToolBusy, Fenced):
+            try:
                 await self._sync()
+            except (*Refusals, Fenced):
+                pass
+            except Exception:
+                log.exception("a task of the tool %s can't be brought up to date", self._tool)
 
     async def _sync(self) -> None:
         async with self._syncing:
@@ -545,7 +561,7 @@ class TaskRun:
     async def _store_end(self) -> None:
         status, outcome, message = self._outcome()
         store, record = self._tasks.store, None
-        while not self._tasks.is_closing or self.id in self._tasks.runs:
+        while True:
             try:
                 record = await store.change(self.id, lambda each: each.ended(status, outcome, message))  # noqa: B023
                 break
