@@ -353,7 +353,32 @@ async def show_a_book(client: Client) -> None:
         await client.call_tool("show", {"isbn": "978-0140449136"})
 
 
+async def render_a_scene(client: Client) -> None:
+    """As a task, by the messages of the era; the question is answered in the task."""
+    core, accepted = client.protocol_version == "2025-11-25", {"action": "accept", "content": {"value": True}}
+    params = {"name": "render", "arguments": {"scene": "dawn", "frames": 2}}
+    made = await client.request("tools/call", {**params, "task": {}} if core else params)
+    id = made["task"]["taskId"] if core else made["taskId"]
+    if core:  # the client's handler answers
+        result = await client.request("tasks/result", {"taskId": id})
+    else:
+        while "inputRequests" not in (task := await client.request("tasks/get", {"taskId": id})):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert task["statusMessage"] == "Drawing (2/2)"
+        answers = dict.fromkeys(task["inputRequests"], accepted)
+        await client.request("tasks/update", {"taskId": id, "inputResponses": answers})
+        while "result" not in (task := await client.request("tasks/get", {"taskId": id})):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        result = task["result"]
+    assert result["content"][0]["text"] == "dawn: kept"
+
+
+async def agree(request: ElicitRequest) -> dict[str, Any]:
+    return {"value": True}
+
+
 ASKED: dict[str, dict[str, Any]] = {
+    "tasks": {"elicitation_handler": agree, "extensions": {"io.modelcontextprotocol/tasks": {}}},
     **{name: {"elicitation_handler": fill_in} for name in ("asking", "asking_forms", "asking_url", "asking_by_hand")},
     "gateway": {"sampling_handler": lambda _: "Short.", "roots": ["file:///a"]},
     "gateway_eras": {"elicitation_handler": fill_in},
@@ -510,6 +535,7 @@ SCENARIOS: dict[str, list[Step]] = {
     "visibility": [unlock_the_bank],
     "search": [search_for_an_invoice],
     "extensions": [show_a_book],
+    "tasks": [render_a_scene, call("search", title="Dune", gives=["Dune, part 1", "Dune, part 2"])],
     "deploy_refresh": [call("hello", gives="Hello!"), call("reload", gives="reloaded")],
     "http_routes": [call("count_books", gives=2)],
 }
