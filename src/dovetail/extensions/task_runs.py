@@ -137,12 +137,15 @@ class Tasks:
 
         def layer(context: RequestContext) -> Awaitable[Result]:
             request = context.request
-            if request.method != "tools/call" or context.served is not None or not can_have_task(request):
+            if request.method != "tools/call" or context.served is not None:
                 return inner(context)
-            tool = engine.tools.find(request.params.name, engine.rules_of(context))
-            if tool is not None and tool.task is not None:
-                return TaskRun(self, context, tool).result(inner)
-            return self._refuse(engine, context, tool, inner) if request.revision.core_tasks else inner(context)
+            tool = engine.tools.find(request.params.name)
+            has_task = tool is not None and tool.task is not None
+            if not (has_task or request.revision.core_tasks) or not can_have_task(request):
+                return inner(context)
+            if tool is None or tool.task is None:
+                return self._refuse(engine, context, tool, inner)
+            return TaskRun(self, context, tool).result(inner)
 
         return layer
 
@@ -258,7 +261,10 @@ class Tasks:
         with suppress(StoreUnavailable):  # it was closed
             while True:
                 changed = await self.changes(listener)
-                runs = [run for run in self.runs.values() if run.topic in changed or (not changed and run.waits)]
+                ids = [topic.removeprefix("task/") for topic in changed]
+                runs = [self.runs[id] for id in ids if id in self.runs]
+                if not changed:
+                    runs = [run for run in self.runs.values() if run.waits]
                 await asyncio.gather(*(run.try_to_sync() for run in runs))
 
     async def _sweep(self) -> None:
