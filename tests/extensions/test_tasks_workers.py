@@ -1,7 +1,7 @@
 """Tasks of several workers that share a store: any answers for each; lost workers, outages of the store, drains."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -13,10 +13,12 @@ from dovetail import Context, ProtocolError, TaskConfig, ToolError
 from dovetail.engine.engine import TaskTimings
 from dovetail.engine.workers import LeaseTimings
 from dovetail.errors import INTERNAL_ERROR
+from dovetail.state.base import StoreUnavailable, open_state
 from http_serving import settle, until
 from http_wire import HttpWire
 from remote_state import RemoteState
 from server_requests import accept, answer_to
+from state_stage import Stores, open_stores
 from task_stage import CORE, DECLARED, ENDS, LOST, MODERN, TaskClient, TaskStage
 from wire import Wire
 
@@ -25,6 +27,14 @@ DOWN = "state store does not answer"
 
 class Store(RemoteState):
     remote = (*RemoteState.remote, "put", "append", "read", "drop")
+    uncertain = 0  # puts of tasks that happen although they fail
+
+    async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
+        version = await super().put(key, value, ttl=ttl, if_version=if_version)
+        if self.uncertain and key.startswith("task/"):
+            self.uncertain -= 1
+            raise StoreUnavailable
+        return version
 
 
 class Fleet:
@@ -40,14 +50,17 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet(
-    size: int = 2, revision: str = MODERN, stage: Any = TaskStage, **timings: float
+    size: int = 2, revision: str = MODERN, stage: Any = TaskStage, url: str = "", **timings: float
 ) -> AsyncIterator[Fleet]:
+    """Workers on one store in memory, or each on a connection of its own to the store of a URL."""
     store = Store()
     async with AsyncExitStack() as stack:
         stages, clients = [stage() for _ in range(size)], []
         for each in stages:
             engine = each.server.engine
-            engine.state, engine.lease_timings = store, LeaseTimings(lease=30.0, renew_every=0.01)
+            engine.state = open_state(url, "stage") if url else store
+            stack.push_async_callback(engine.state.close)
+            engine.lease_timings = LeaseTimings(lease=30.0, renew_every=0.01)
             engine.task_timings = TaskTimings(**{"poll_every": 0.02, "retry_delay": 0.02, **timings})
             wire = await stack.enter_async_context(Wire(each.server, revision, capabilities=DECLARED))
             engine.worker_lease()
@@ -73,6 +86,26 @@ async def test_any_worker_answers_for_a_task_at_once() -> None:
         await two.ask("tasks/cancel", taskId=other)
         assert (await one.get(other))["status"] == "cancelled"
         await until(lambda: workers.stages[0].ended == ["greeted", "cancelled"])
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
+    yield from open_stores(tmp_path_factory.mktemp("stores"))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+async def test_real_stores_are_as_good(kind: str, stores: Stores) -> None:
+    async with fleet(url=stores.url(kind), sweep_every=0.05) as workers:
+        one, two = workers.clients
+        id, other = await one.begin("greet_both"), await one.begin("work")
+        await two.answer(id, One="a", Two="b")
+        assert await two.text(id) == await one.text(id) == "a and b"
+        cancelled = await one.begin("work")
+        await two.ask("tasks/cancel", taskId=cancelled)
+        await until(lambda: "cancelled" in workers.stages[0].ended)
+        await workers.lose(0)
+        await until(lambda: workers.stages[0].ended.count("cancelled") == 2)
+        assert (await two.get(other))["statusMessage"] == LOST
 
 
 async def test_questions_of_a_session_reach_it_at_any_worker() -> None:
@@ -198,6 +231,18 @@ async def test_a_call_that_runs_is_not_lost_and_becomes_a_task_later(after: floa
                 assert (await call)["content"][0]["text"] == "later"
                 workers.store.error = None
         assert stage.ran == ["later", "later"]
+
+
+async def test_a_task_that_is_stored_although_the_store_failed_is_not_the_task_of_the_call() -> None:
+    async with fleet(1) as workers:
+        (client,), stage = workers.clients, workers.stages[0]
+        workers.store.uncertain = 1
+        id = await client.begin("soon")
+        stage.go.set()
+        assert await client.text(id) == "soon"
+        workers.store.uncertain = 1
+        assert DOWN in (await client.refusal("tools/call", **client.call_params("work")))[1]
+        assert stage.ran == ["soon"]
 
 
 async def test_requests_about_tasks_fail_while_the_store_is_down_and_the_task_goes_on() -> None:

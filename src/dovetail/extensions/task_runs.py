@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Raw, UnsetType
 from msgspec.structs import replace
 
+from dovetail import errors
 from dovetail.engine import access
 from dovetail.engine.call_tool import call_tool, error_result, failure_result
 from dovetail.engine.caller_state import state_owner
@@ -28,15 +29,7 @@ from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE, Steps
 from dovetail.engine.request_context import InputNeeded, RequestContext
 from dovetail.engine.server_requests import ClientResponse, LiveRequests, question_failed
 from dovetail.engine.threads import ThreadPool
-from dovetail.errors import (
-    METHOD_NOT_FOUND,
-    AnswerTimeout,
-    MissingCapability,
-    ProtocolError,
-    ToolBusy,
-    ToolError,
-    UrlElicitationRequired,
-)
+from dovetail.errors import METHOD_NOT_FOUND, ProtocolError, ToolBusy, ToolError
 from dovetail.extensions.task_store import LOST, Question, TaskRecord, TaskStore, unknown_task
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.capabilities import require_capabilities, require_client_support
@@ -84,12 +77,6 @@ class _WireResult(msgspec.Struct, frozen=True, rename="camel"):
         return "\n".join(str(block["text"]) for block in self.content if "text" in block)[:MAX_MESSAGE]
 
 
-class TaskParam(msgspec.Struct, frozen=True):
-    """`params.task` of 2025-11-25; how long its result is stored is the server's to say."""
-
-    ttl: float | None = None
-
-
 class TaskCreated(msgspec.Struct, frozen=True):
     """The response to a call that has become a task."""
 
@@ -108,11 +95,13 @@ class Fenced(Exception):
 def can_have_task(request: Request) -> bool:
     """Whether a request that was made by 2026-07-28 declares the extension, or one of 2025-11-25 asks for a task."""
     if request.revision.core_tasks:
+        if b'"task"' not in bytes(request.raw_params) or "task" not in (params := jsonrpc.members(request.raw_params)):
+            return False
         try:
-            given = jsonrpc.members(request.raw_params).get("task") if b'"task"' in bytes(request.raw_params) else None
-            return given is not None and bool(msgspec.json.decode(given, type=TaskParam))
-        except UNREADABLE as problem:
-            raise invalid_params(f"task: {problem}") from None
+            jsonrpc.members(params["task"])  # for how long its result is stored is the server's to say
+        except UNREADABLE:
+            raise invalid_params("task must be an object") from None
+        return True
     return request.revision.name in VERSIONS and TASKS in declared_extensions(request.capabilities)
 
 
@@ -165,7 +154,7 @@ class Tasks:
                 raise ProtocolError(ONLY_A_TASK.format(name), code=METHOD_NOT_FOUND)
             if revision.handshake:
                 return error_result(ONLY_FOR_NEWER.format(name), has_schema=tool.definition.output_schema is not None)
-            raise MissingCapability({"extensions": {TASKS: {}}})
+            raise errors.MissingCapability({"extensions": {TASKS: {}}})
         timer = PausableTimeout(LONGEST if own is None else own)
         if isinstance(run, TaskRun):
             run.use_timer(timer)
@@ -210,7 +199,7 @@ class Tasks:
     async def follow(self, context: RequestContext, ids: Sequence[str], meta: dict[str, Any]) -> None:
         sent: dict[str, TaskRecord] = {}
         pending = {f"task/{id}": id for id in ids}
-        with closing(self.engine.state.listen(pending)) as listener:
+        with closing(self.engine.state.listen(pending)) as listener, suppress(StoreUnavailable):  # it was closed
             changed = set(pending)
             while changed:
                 for topic in changed & pending.keys():
@@ -243,8 +232,9 @@ class Tasks:
         if self._background and self._background[0].get_loop() is loop:
             return
         self.is_closing = False
+        self.runs.clear()  # of a loop that has died
         self.threads.open()
-        self.listener = self.engine.state.listen(run.topic for run in self.runs.values())
+        self.listener = self.engine.state.listen([])
         self._background = [loop.create_task(self._take_changes(self.listener))]
         if self.engine.state.shared:
             self._background.append(loop.create_task(self._sweep()))
@@ -304,7 +294,6 @@ class TaskRun:
     def __init__(self, tasks: Tasks, context: RequestContext, tool: Tool) -> None:
         assert tool.task is not None
         self.id = secrets.token_urlsafe(24)
-        self.topic = f"task/{self.id}"
         self.caller = state_owner(context)
         self.threads, self.limit = tasks.threads, tasks.limit
         self.is_detached = False
@@ -429,14 +418,15 @@ class TaskRun:
         self._tasks.runs[self.id] = self
         try:
             await self._tasks.store.create(self.id, record, context.task_list if self._is_core else None)
-            if self._is_over or (context.server_requests is not None and context.server_requests.needs_input):
+            asked = context.server_requests
+            if self._is_over or self._tasks.listener is None or (asked is not None and asked.needs_input):
                 await self._tasks.store.delete(self.id)
                 raise ToolError("The call has ended before it became a task")
-        except BaseException:
-            del self._tasks.runs[self.id]
+        except BaseException:  # perhaps it was stored all the same: the next try takes another id
+            self._tasks.runs.pop(self.id, None)
+            self.id = secrets.token_urlsafe(24)
             raise
-        assert self._tasks.listener is not None
-        self._tasks.listener.add(self.topic)
+        self._tasks.listener.add(f"task/{self.id}")
         self.is_detached, self._request, self._notified = True, None, now
         context.server_requests = TaskRequests(self, self._tasks.engine, steps)
         if self._timer is not None:
@@ -474,7 +464,7 @@ class TaskRun:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise AnswerTimeout(f"The client did not answer {method} within {timeout:g} s") from None
+            raise errors.AnswerTimeout(f"The client did not answer {method} within {timeout:g} s") from None
         finally:
             del self._questions[key]
             if not answer.done() or answer.cancelled():
@@ -581,7 +571,7 @@ class TaskRun:
             await asyncio.sleep(self._tasks.engine.task_timings.retry_delay)
         self._tasks.runs.pop(self.id, None)
         if self._tasks.listener is not None:
-            self._tasks.listener.remove(self.topic)
+            self._tasks.listener.remove(f"task/{self.id}")
         if record is not None:
             await self._notify(record)
 
@@ -627,7 +617,7 @@ class TaskRequests(LiveRequests):
         params = encode(input_request.params(self._revision))
         return await self._run.ask(key or method.partition("/")[0], method, params, timeout)
 
-    async def require_urls(self, required: UrlElicitationRequired) -> None:
+    async def require_urls(self, required: errors.UrlElicitationRequired) -> None:
         if not self._revision.input_required:
             await super().require_urls(required)
         timeout, accepted = self._engine.options.answer_timeout, list[bool]()

@@ -103,21 +103,16 @@ class Methods:
     async def cancel(self, engine: "Engine", context: RequestContext) -> Result:  # noqa: ARG002
         """The task is cancelled at once; the worker that runs it stops its function."""
         id, record = await self._find(context)
-        core, was_over = context.request.revision.core_tasks, record.is_over
-
-        def cancel(found: TaskRecord) -> TaskRecord:
-            nonlocal was_over
-            was_over = found.is_over
-            return found.ended("cancelled", None)
-
-        changed = None if was_over else await self._tasks.store.change(id, cancel)
-        if was_over:
-            await self._tasks.store.wake(id)  # perhaps the wake-up was lost
-            if core:
-                raise ProtocolError(OVER, code=INVALID_PARAMS)
-        elif changed is None:
+        changed = await self._tasks.store.change(id, lambda found: found.ended("cancelled", None))
+        if changed is None:
             raise unknown_task()
-        return TaskFields(changed.fields(id)) if core and changed is not None else EmptyResult()
+        if record.is_over:
+            await self._tasks.store.wake(id)  # perhaps the wake-up was lost
+        if not context.request.revision.core_tasks:
+            return EmptyResult()
+        if record.is_over or changed.status != "cancelled":
+            raise ProtocolError(OVER, code=INVALID_PARAMS)
+        return TaskFields(changed.fields(id))
 
     async def update(self, engine: "Engine", context: RequestContext) -> Result:  # noqa: ARG002
         """Take answers to questions that are open. Others are ignored, whatever they are."""
