@@ -436,3 +436,20 @@ async def _play(owners: list[int], operations: list[tuple[Any, ...]]) -> None:
                 for client in workers.clients:
                     while not model.fits(await client.get(model.id)):  # noqa: ASYNC110
                         await asyncio.sleep(0.001)
+
+
+async def test_a_call_in_a_thread_may_finish_while_a_server_drains() -> None:
+    stage = TaskStage(max_threads=1)
+    stage.server.add_tool(stage.block, name="slow", task=TaskConfig(after=60))
+    app = stage.server.asgi()
+    await app.start()
+    wire = HttpWire(app)
+    client = TaskClient(wire, MODERN)
+    calls = [wire.start("tools/call", client.params({"name": "slow", "arguments": {}})) for _ in range(2)]
+    await until(lambda: stage.ran == ["block"])
+    draining = asyncio.create_task(app.drain(5))
+    await settle()
+    stage.thread.set()
+    await draining
+    for call in calls:
+        assert (await call.done()).answer["result"]["content"][0]["text"] == "blocked"
