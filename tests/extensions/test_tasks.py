@@ -382,7 +382,7 @@ async def test_a_result_that_is_too_long_fails_and_says_so() -> None:
     async with connected(stage, "pipe", MODERN) as client:
         ended = await client.until(await client.begin("long_result"), *ENDS)
         assert ended["status"] == "failed"
-        assert "too long to be stored" in ended["error"]["message"]
+        assert "no room for its result" in ended["error"]["message"]
 
 
 @pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")

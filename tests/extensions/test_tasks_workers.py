@@ -14,7 +14,7 @@ from dovetail.engine.engine import TaskTimings
 from dovetail.engine.workers import LeaseTimings
 from dovetail.errors import INTERNAL_ERROR
 from dovetail.state.base import StoreUnavailable, open_state
-from http_serving import settle, until
+from http_serving import PausingState, settle, until
 from http_wire import HttpWire
 from remote_state import RemoteState
 from server_requests import accept, answer_to
@@ -436,3 +436,54 @@ async def _play(owners: list[int], operations: list[tuple[Any, ...]]) -> None:
                 for client in workers.clients:
                     while not model.fits(await client.get(model.id)):  # noqa: ASYNC110
                         await asyncio.sleep(0.001)
+
+
+async def test_a_call_in_a_thread_may_finish_while_a_server_drains() -> None:
+    stage = TaskStage(max_threads=1)
+    stage.server.add_tool(stage.block, name="slow", task=TaskConfig(after=60))
+    app = stage.server.asgi()
+    await app.start()
+    wire = HttpWire(app)
+    client = TaskClient(wire, MODERN)
+    calls = [wire.start("tools/call", client.params({"name": "slow", "arguments": {}})) for _ in range(2)]
+    await until(lambda: stage.ran == ["block"])
+    draining = asyncio.create_task(app.drain(5))
+    await settle()
+    stage.thread.set()
+    await draining
+    for call in calls:
+        assert (await call.done()).answer["result"]["content"][0]["text"] == "blocked"
+
+
+def add_dig(stage: TaskStage, after: float | None) -> None:
+    @stage.server.tool(task=TaskConfig(after=after))
+    async def dig(ctx: Context) -> str:
+        await asyncio.sleep(0)
+        if after is None:
+            await ctx.detach("Digging")
+        return await stage.work(ctx)
+
+
+@pytest.mark.parametrize("after", [0, 0.0005, None])
+async def test_a_call_that_is_cancelled_at_any_moment_is_a_task_or_has_ended(after: float | None) -> None:
+    for turns in range(60):
+        stage = TaskStage()
+        stage.server.engine.state = PausingState()
+        add_dig(stage, after)
+        async with Wire(stage.server, MODERN, capabilities=DECLARED) as wire:
+            client = TaskClient(wire, MODERN)
+            wire.send(call := wire.request("tools/call", client.params({"name": "dig", "arguments": {}})))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            cancelled = {"method": "notifications/cancelled", "params": {"requestId": call["id"]}}
+            wire.send({"jsonrpc": "2.0", **cancelled})
+            await settle(60)
+            runs = stage.server.engine.tasks.runs  # type: ignore[union-attr]
+            if not wire.lines.empty():
+                id = (await wire.receive())["result"]["taskId"]
+                assert (await client.get(id))["status"] == "working"
+                assert list(runs) == [id]
+            assert stage.ended == ([] if runs or not stage.ran else ["cancelled"])
+            stage.go.set()
+            await settle(60)
+            assert not runs

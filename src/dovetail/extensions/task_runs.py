@@ -61,8 +61,8 @@ STOPPING = "The server is shutting down, so no task can begin"
 NOT_A_TASK = "The tool {} runs in the request; call it without `task`"
 ONLY_A_TASK = "The tool {} runs only as a task; call it with `task`"
 ONLY_FOR_NEWER = "The tool {} runs only as a task, and this client can have none"
-UNSTORED = "The task has ended, but its result of {} bytes is too long to be stored"
-Refusals = (StoreUnavailable, StoreFull, ToolBusy)
+UNSTORED = "The task has ended, but there is no room for its result of {} bytes"
+REFUSALS = (StoreUnavailable, StoreFull, ToolBusy)
 log = logging.getLogger("dovetail")
 
 
@@ -292,24 +292,26 @@ class Tasks:
     async def drain(self, timeout: float) -> None:
         if works := [run.work for run in self.runs.values()]:
             await asyncio.wait(works, timeout=timeout)
-        await self.close()
+        await self._end_all()
 
     async def close(self) -> None:
+        await self._end_all()
+        if self.listener is not None:
+            self.listener.close()
+            for task in self._background:
+                task.cancel()
+            await asyncio.wait(self._background)
+            self.threads.close()
+            self.listener, self._background = None, []
+
+    async def _end_all(self) -> None:
+        """End all tasks, and let no call become another one."""
         self.is_closing = True
-        if self.listener is None:
-            return
-        self.listener.close()
-        for task in self._background:
-            task.cancel()
-        runs = [*self.runs.values()]
-        for run in runs:
-            run.stop()
-        if runs:
+        if runs := [*self.runs.values()]:
+            for run in runs:
+                run.stop()
             await asyncio.wait([run.work for run in runs], timeout=CLEANUP_TIMEOUT)
             await asyncio.wait([run.store_end() for run in runs])
-        await asyncio.wait(self._background)
-        self.threads.close()
-        self.listener, self._background = None, []
 
 
 class TaskRun:
@@ -391,7 +393,7 @@ class TaskRun:
             self._show(str(message))
         try:
             await self._detach()
-        except Refusals as failure:  # the call is not lost for that: it goes on
+        except REFUSALS as failure:  # the call is not lost for that: it goes on
             log.warning("a call of the tool %s can't become a task yet: %s", self._tool, failure)
             self._detach_later(self._tasks.engine.task_timings.retry_delay)
 
@@ -402,7 +404,7 @@ class TaskRun:
     async def _try_to_detach(self, seconds: float) -> None:
         while not (self.is_detached or self.work.done()):
             await asyncio.sleep(seconds)
-            with suppress(*Refusals, InputNeeded):
+            with suppress(*REFUSALS, InputNeeded):
                 await self._detach()
             seconds = self._tasks.engine.task_timings.retry_delay
 
@@ -443,14 +445,15 @@ class TaskRun:
         try:
             await self._tasks.store.create(self.id, record, context.task_list if self._is_core else None)
             asked = context.server_requests
-            if self._is_over or self._tasks.listener is None or (asked is not None and asked.needs_input):
+            if self._is_over or self._tasks.is_closing or (asked is not None and asked.needs_input):
                 await self._tasks.store.delete(self.id)
                 raise ToolError("The call has ended before it became a task")
         except BaseException:  # perhaps it was stored all the same: the next try takes another id
             self._tasks.runs.pop(self.id, None)
             self.id = secrets.token_urlsafe(24)
             raise
-        self._tasks.listener.add(f"task/{self.id}")
+        if self._tasks.listener is not None:
+            self._tasks.listener.add(f"task/{self.id}")
         self.is_detached, self._request, self._notified = True, None, now
         context.server_requests = TaskRequests(self, self._tasks.engine, steps)
         if self._timer is not None:
@@ -531,7 +534,7 @@ class TaskRun:
         if self.is_detached and not self.work.done():
             try:
                 await self._sync()
-            except (*Refusals, Fenced):
+            except (*REFUSALS, Fenced):
                 pass
             except Exception:
                 log.exception("a task of the tool %s can't be brought up to date", self._tool)
