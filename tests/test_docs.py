@@ -153,6 +153,7 @@ def test_the_options_of_http_are_documented_with_their_defaults_and_variables() 
 
 # Programs that are no servers:
 CLIENTS = ("client", "client_listen", "client_several", "client_sign_in", "client_skills", "extensions_client")
+ELSEWHERE = ("tasks_durable",)  # programs that have tests of their own
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -543,7 +544,7 @@ SCENARIOS: dict[str, list[Step]] = {
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-@pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - set(CLIENTS)))
+@pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - {*CLIENTS, *ELSEWHERE}))
 async def test_a_program_does_what_its_page_says(name: str, revision: str) -> None:
     steps = SCENARIOS[name]
     async with Client(load(name).server, protocol_version=revision, **ASKED.get(name, {})) as client:

@@ -8,7 +8,6 @@ from dbos import DBOS, SetWorkflowID
 from dovetail import Context, Server
 
 DATABASE = os.environ.get("FILMS_DATABASE", "sqlite:///films.sqlite")  # or postgresql://…
-DBOS(config={"name": "films", "system_database_url": DATABASE, "application_version": "1"})
 
 
 @DBOS.step()
@@ -31,6 +30,7 @@ def note(line: str) -> None:
 
 @asynccontextmanager
 async def running(server: Server) -> AsyncIterator[None]:
+    DBOS(config={"name": "films", "system_database_url": DATABASE, "application_version": "1"})
     DBOS.launch()  # workflows that a worker has left unfinished go on
     yield
     DBOS.destroy(workflow_completion_timeout_sec=0)

@@ -43,12 +43,15 @@ DIFFERENCES[HANDSHAKE] = {
     "FAILURE server-stateless:sep-2575-server-rejects-undeclared-capability": NO_SUCH_ERROR,
     "FAILURE server-stateless:sep-2575-missing-capability-http-400": NO_SUCH_ERROR,
 }
-# A gateway declares the extensions that it has itself (EXT-3), and skills stay with the server that has them.
+# A gateway declares the extensions that it has itself (EXT-3): skills and tasks stay with the server that has them.
+TASKS = ("capability-negotiation", "dispatch-and-envelope", "lifecycle", "mrtr-composition", "mrtr-input")
+TASKS_TOO = ("request-headers", "request-state-removal", "wire-fields")
+SKILLS = ("directory", "enumeration", "manifest")
 ENDS_HERE = {
-    "all": {"sep-2640-skills-directory", "sep-2640-skills-enumeration", "sep-2640-skills-manifest"},
-    "fixtures": {"extensions.io.modelcontextprotocol/skills"},
+    "all": {*map("sep-2640-skills-{}".format, SKILLS), *map("tasks-{}".format, (*TASKS, *TASKS_TOO))},
+    "fixtures": {"extensions.io.modelcontextprotocol/skills", "extensions.io.modelcontextprotocol/tasks"},
 }
-EXTENSION = re.compile(r"SKIPPED (sep-2640-skills-\w+):|MISSING capabilities: (extensions\.\S+) is not listed")
+EXTENSION = re.compile(r"\w+ ((?:sep-2640-skills|tasks)-[\w-]+):|MISSING capabilities: (extensions\.\S+) is not listed")
 
 
 def name_of(problem: str) -> str:

@@ -27,6 +27,7 @@ from dovetail.state.base import StoreUnavailable
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
+NAMED: dict[str, Any] = {"name_field": "task_id", "name_optional": True}  # FastMCP 4.1 sends no Mcp-Name here
 CORE = frozenset([R2025_11_25.name])
 CANCELLED = "The task was cancelled, so it has no result"
 OVER = "The task has ended already, and can't be cancelled any more"
@@ -70,9 +71,9 @@ def add_tasks(engine: "Engine") -> None:
     rows: dict[str, tuple[Method, Handler]] = {
         row.name: (row, handler)
         for row, handler in (
-            (Method("tasks/get", CORE | VERSIONS, TaskParams, "task_id"), methods.get),
-            (Method("tasks/cancel", CORE | VERSIONS, TaskParams, "task_id"), methods.cancel),
-            (Method("tasks/update", VERSIONS, UpdateTaskParams, "task_id"), methods.update),
+            (Method("tasks/get", CORE | VERSIONS, TaskParams, **NAMED), methods.get),
+            (Method("tasks/cancel", CORE | VERSIONS, TaskParams, **NAMED), methods.cancel),
+            (Method("tasks/update", VERSIONS, UpdateTaskParams, **NAMED), methods.update),
             (Method("tasks/result", CORE, TaskParams), methods.result),
             (Method("tasks/list", CORE, ListParams), methods.list),
         )

@@ -24,6 +24,7 @@ from dovetail.gateway.backends import Backend, Caller, describe_failure, printab
 from dovetail.protocol import jsonrpc, results, revisions, types
 from dovetail.protocol.capabilities import Completion, passes_level
 from dovetail.protocol.elicitation import InputRequest, InputRequired, ServerRequest, render_form, restore_answer
+from dovetail.protocol.extensions import EXTENSIONS_KEY, declared_extensions
 from dovetail.protocol.inbound import CAPABILITIES_KEY
 from dovetail.protocol.jsonrpc import UNREADABLE, encode
 from dovetail.protocol.methods import RequestId
@@ -410,11 +411,15 @@ class Forwarder:
                 return errors.UrlElicitationRequired(*map(self._questions.read_page, pages))
         if code == errors.MISSING_CAPABILITY:
             with suppress(TypeError, KeyError, AttributeError):
-                names = [printable(name, 100) for name in data["requiredCapabilities"]][:10]
-                if all(name in request.capabilities for name in names):
-                    what = f"needs what this gateway does not pass on: {', '.join(names)}"
+                required = data["requiredCapabilities"]
+                names = [printable(name, 100) for name in required if name != EXTENSIONS_KEY][:10]
+                ids = [printable(id, 200) for id in declared_extensions(required)][:10]
+                known = request.capabilities.keys() | declared_extensions(request.capabilities).keys()
+                if all(name in known for name in (*names, *ids)):
+                    what = f"needs what this gateway does not pass on: {', '.join((*names, *ids))}"
                     return errors.ToolError(f"{self._subject} {what}")
-                return errors.MissingCapability({name: {} for name in names})
+                extensions: dict[str, Any] = {EXTENSIONS_KEY: {id: {} for id in ids}} if ids else {}
+                return errors.MissingCapability({**{name: {} for name in names}, **extensions})
         if code > 0 or code in (errors.HEADER_MISMATCH, errors.UNSUPPORTED_VERSION):  # about this hop
             return errors.ToolError(f"{self._subject} refused the request: {words}")
         missing = (errors.RESOURCE_NOT_FOUND, errors.INVALID_PARAMS)

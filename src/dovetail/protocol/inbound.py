@@ -189,7 +189,10 @@ def _check_headers(parsed: ParsedRequest, version: str, headers: Headers) -> Non
     header_rules.check_version(headers, version)
     if version not in revisions.MODERN:
         raise unsupported(version)
-    name = getattr(parsed.params, parsed.row.name_field or "", None) if parsed.row else None
+    row = parsed.row
+    name = getattr(parsed.params, row.name_field or "", None) if row else None
+    if row and row.name_optional and "mcp-name" not in headers:
+        name = None
     header_rules.check_standard(headers, method=parsed.method, name=name)
 
 
