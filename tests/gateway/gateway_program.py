@@ -24,6 +24,8 @@ def make_gateway(mounts: dict[str, dict[str, Any]], **options: Any) -> Server:
         pinned = {"protocol_version": mount["revision"]} if mount.get("revision") else {}
         proxy = Proxy(mount["target"], name=namespace or "backend", allow=ALLOWED, **pinned)
         server.mount(proxy, namespace=namespace or None)
+        if hidden := mount.get("hidden"):
+            server.disable(names=hidden)
     return server
 
 
