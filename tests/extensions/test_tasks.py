@@ -1,5 +1,6 @@
 """Calls that become tasks, in both eras, over pipes and HTTP: states, results, errors, who gets one and who sees it."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -342,6 +343,17 @@ async def test_a_caller_and_a_worker_have_bounds(revision: str) -> None:
         await until(lambda: stage.ended == ["cancelled"])
         await settle()
         await client.begin("work")
+        stage.go.set()
+
+
+async def test_the_bound_of_a_caller_holds_for_calls_at_the_same_time() -> None:
+    stage = TaskStage()
+    async with connected(stage, "pipe", MODERN) as client:
+        for _ in range(2):
+            await asyncio.gather(*(client.call("work") for _ in range(60)))
+        ended = await asyncio.gather(*(client.call("work") for _ in range(5)))
+        assert [each.get("isError") for each in ended] == [True] * 5
+        assert len(stage.ran) == 100
         stage.go.set()
 
 

@@ -28,8 +28,16 @@ DOWN = "state store does not answer"
 class Store(RemoteState):
     remote = (*RemoteState.remote, "put", "append", "read", "drop")
     uncertain = 0  # puts of tasks that happen although they fail
+    delay: asyncio.Event | None = None  # for which the next put of a task waits
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delayed = asyncio.Event()
 
     async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
+        if self.delay is not None and key.startswith("task/") and not self.delayed.is_set():
+            self.delayed.set()
+            await self.delay.wait()
         version = await super().put(key, value, ttl=ttl, if_version=if_version)
         if self.uncertain and key.startswith("task/"):
             self.uncertain -= 1
@@ -243,6 +251,28 @@ async def test_a_task_that_is_stored_although_the_store_failed_is_not_the_task_o
         workers.store.uncertain = 1
         assert DOWN in (await client.refusal("tools/call", **client.call_params("work")))[1]
         assert stage.ran == ["soon"]
+
+
+async def test_a_call_whose_detachment_was_given_up_becomes_one_task() -> None:
+    async with fleet(1) as workers:
+        (client,), stage, store = workers.clients, workers.stages[0], workers.store
+        store.delay = asyncio.Event()
+
+        @stage.server.tool(task=TaskConfig(after=None))
+        async def impatient(ctx: Context) -> str:
+            first = asyncio.create_task(ctx.detach("first"))
+            await store.delayed.wait()
+            first.cancel()
+            asyncio.get_running_loop().call_soon(store.delay.set)
+            await ctx.detach("second")
+            await stage.go.wait()
+            return "done"
+
+        id = await client.begin("impatient")
+        await settle()
+        assert (await client.get(id))["status"] == "working"
+        stage.go.set()
+        assert await client.text(id) == "done"
 
 
 async def test_requests_about_tasks_fail_while_the_store_is_down_and_the_task_goes_on() -> None:

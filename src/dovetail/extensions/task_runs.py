@@ -335,7 +335,8 @@ class TaskRun:
         self._became: asyncio.Future[TaskCreated] = asyncio.get_running_loop().create_future()
         self._is_over = False  # the request has its response, or is cancelled, and there is no task
         self._later: asyncio.Task[None] | None = None  # that detaches it
-        self._detaching, self._syncing = asyncio.Lock(), asyncio.Lock()
+        self._detaching: asyncio.Task[None] | None = None
+        self._syncing = asyncio.Lock()
         self._timer: PausableTimeout | None = None
         self._message = ""
         self._stored_at = 0.0  # the last message, by the clock of the loop
@@ -409,23 +410,26 @@ class TaskRun:
             seconds = self._tasks.engine.task_timings.retry_delay
 
     async def _detach(self) -> None:
-        """Make the call a task, once, also if the client sends the same request state twice."""
-        async with self._detaching:
-            if self.is_detached or self._is_over:
-                return
-            asked = self.context.server_requests
-            if asked is not None and asked.needs_input:
-                raise InputNeeded
-            self._tasks.check_room(self.caller)
-            self._tasks.start()
-            steps = Steps(self._tasks.engine, {}) if asked is None else asked.steps
-            try:
-                id = await steps.run(STEP, lambda: self._create(steps), in_thread=False)
-            except BaseException:
-                steps.occurrences[STEP] -= 1
-                raise
-            if id != self.id:
-                await self._give_way(id)
+        """Make the call a task, once; this goes on if the function that waits for it is cancelled."""
+        if not self.is_detached:
+            if self._detaching is None or self._detaching.done():
+                self._detaching = self._tasks.spawn(self._become_task())
+            await asyncio.shield(self._detaching)
+
+    async def _become_task(self) -> None:
+        asked = self.context.server_requests
+        if self._is_over:
+            return
+        if asked is not None and asked.needs_input:
+            raise InputNeeded
+        steps = Steps(self._tasks.engine, {}) if asked is None else asked.steps
+        try:
+            id = await steps.run(STEP, lambda: self._create(steps), in_thread=False)
+        except BaseException:
+            steps.occurrences[STEP] -= 1
+            raise
+        if id != self.id:
+            await self._give_way(id)
 
     async def _create(self, steps: Steps) -> str:
         context, config, now = self.context, self._config, time.time()
@@ -441,6 +445,8 @@ class TaskRun:
             poll_interval=config.poll_interval,
             message=self._message,
         )
+        self._tasks.check_room(self.caller)
+        self._tasks.start()
         self._tasks.runs[self.id] = self
         try:
             await self._tasks.store.create(self.id, record, context.task_list if self._is_core else None)
@@ -462,14 +468,13 @@ class TaskRun:
         return self.id
 
     async def _give_way(self, id: str) -> None:
-        """Another request with the same state has become this task: answer with it, and run no second time."""
+        """Another request with the same state has become this task: answer with it, and cancel this run."""
         record = await self._tasks.store.look(id)
         if record is None:
             raise unknown_task()
         self._is_over = True
         self._became.set_result(TaskCreated(id, record))
         self.stop()
-        await asyncio.Future[None]()  # until it is cancelled
 
     # ── questions, progress, changes by clients ──
 
