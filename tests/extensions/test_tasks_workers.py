@@ -318,6 +318,29 @@ async def test_the_end_and_the_questions_of_a_task_outlast_an_outage() -> None:
         assert await two.text(id) == "yes"
 
 
+@pytest.mark.parametrize("where", ["session", "result"])
+async def test_what_a_client_answers_while_the_store_is_down_is_stored_later(where: str) -> None:
+    async with fleet(revision=CORE) as workers:
+        one, two = workers.clients
+        wire, id, asked = one.wire, "", list[Any]()
+        wire.send(wire.request("tools/call", one.call_params("greet_both")))
+        while len(asked) < 2:
+            message = await wire.receive()
+            asked += [message] if message.get("method") == "elicitation/create" else []
+            id = message["result"]["task"]["taskId"] if "result" in message else id
+        if where == "result":
+            wire, asked = two.wire, []
+            wire.send(wire.request("tasks/result", {"taskId": id}))
+            asked = [await wire.receive() for _ in range(2)]
+        workers.store.break_down()
+        for each in asked:
+            wire.send(answer_to(each, accept("x")))
+        await asyncio.sleep(0.05)
+        workers.store.error = None
+        assert (await one.until(id, *ENDS))["status"] == "completed"
+        assert await one.text(id) == "x and x"
+
+
 async def test_an_answer_whose_wake_up_is_lost_is_taken_all_the_same() -> None:
     async with fleet() as workers:
         one, two = workers.clients

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -234,8 +235,10 @@ class Tasks:
             async with channel.pending(question.method, timeout) as request:
                 with suppress(QuestionFailed):
                     await request.result(question.method, encode(params), timeout)
-                if request.response is not None:
-                    await self.answer(id, {key: request.response})
+            if (response := request.response) is not None:
+                delay = self.engine.task_timings.retry_delay  # the client answers once
+                store = partial(self.answer, id, {key: response})
+                await retry_while_unavailable(store, lambda: not self.is_closing, delay)
 
     async def changes(self, listener: Listener) -> set[str]:
         """The topics that have changed; none after a while, for a lost worker wakes no listener."""
