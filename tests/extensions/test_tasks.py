@@ -333,6 +333,17 @@ async def test_a_list_has_the_newest_first_in_pages_and_only_the_tasks_of_its_ca
 
 @BOTH
 async def test_a_caller_and_a_worker_have_bounds(revision: str) -> None:
+async def test_a_list_has_no_task_of_a_tool_that_its_caller_may_not_use_any_more() -> None:
+    stage, allowed = TaskStage(), [True]
+    stage.server.add_tool(stage.work, name="guarded", task=True, authorize=lambda _: allowed[0])
+    async with connected(stage, "pipe", CORE) as client:
+        await client.begin("guarded")
+        id = await client.begin("work")
+        assert len((await client.ask("tasks/list"))["tasks"]) == 2
+        allowed[0] = False
+        assert [each["taskId"] for each in (await client.ask("tasks/list"))["tasks"]] == [id]
+
+
     stage = TaskStage()
     async with connected(stage, "pipe", revision) as client:
         ids = [await client.begin("work") for _ in range(100)]

@@ -173,14 +173,18 @@ class Tasks:
             raise ToolBusy(BUSY)
 
     # ── requests about tasks ──
+    async def may_see(self, context: RequestContext, record: TaskRecord) -> bool:
+        """Whether a caller may still use the tool of a task."""
+        tool = self.engine.tools.find(record.tool)
+        return tool is None or tool.access is None or await access.may_use(self.engine, context, tool.access)
+
 
     async def find(self, context: RequestContext, id: str) -> TaskRecord:
         """A task of this caller, who may still use its tool. Raises one error for all that it is not to see."""
         record = await self.store.look(id, context.request.revision)
         if record is None or record.owner != context.owner:
             raise unknown_task()
-        tool = self.engine.tools.find(record.tool)
-        if tool is not None and tool.access is not None and not await access.may_use(self.engine, context, tool.access):
+        if not await self.may_see(context, record):
             raise unknown_task()
         return record
 

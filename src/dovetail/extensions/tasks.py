@@ -134,7 +134,8 @@ class Methods:
         before = None if params.cursor is None else decode_cursor(params.cursor, scope=scope, keys=keys, now=now)
         size = min(engine.options.page_size, MAX_PAGE)
         found, has_more = await self._tasks.store.listed(name, before, size)
-        fields: dict[str, Any] = {"tasks": [record.fields(id) for _, id, record in found]}
+        seen = [(id, record) for _, id, record in found if await self._tasks.may_see(context, record)]
+        fields: dict[str, Any] = {"tasks": [record.fields(id) for id, record in seen]}
         if has_more and found:
             fields["nextCursor"] = encode_cursor(found[-1][0], scope=scope, key=keys[0], now=now)
         return TaskFields(fields)
