@@ -59,7 +59,6 @@ LONGEST = 366 * 86_400.0  # seconds, in place of no timeout
 STEP = "dovetail/task"  # the step that detaches a call: a request that is repeated gets the same task
 BUSY = "Too many tasks are open; wait for some of them to end, or cancel some"
 STOPPING = "The server is shutting down, so no task can begin"
-NOT_A_TASK = "The tool {} runs in the request; call it without `task`"
 ONLY_A_TASK = "The tool {} runs only as a task; call it with `task`"
 ONLY_FOR_NEWER = "The tool {} runs only as a task, and this client can have none"
 UNSTORED = "The task has ended, but there is no room for its result of {} bytes"
@@ -130,20 +129,11 @@ class Tasks:
             if request.method != "tools/call" or context.served is not None:
                 return inner(context)
             tool = engine.tools.find(request.params.name)
-            has_task = tool is not None and tool.task is not None
-            if not (has_task or request.revision.core_tasks) or not can_have_task(request):
+            if tool is None or tool.task is None or not can_have_task(request):
                 return inner(context)
-            if tool is None or tool.task is None:
-                return self._refuse(engine, context, tool, inner)
             return TaskRun(self, context, tool).result(inner)
 
         return layer
-
-    async def _refuse(self, engine: "Engine", context: RequestContext, tool: Tool | None, inner: Layer) -> Result:
-        """Refuse `params.task` for a tool without tasks, but only to callers who may know of the tool."""
-        if tool is None or (tool.access is not None and not await access.may_use(engine, context, tool.access)):
-            return await inner(context)
-        raise ProtocolError(NOT_A_TASK.format(tool.name), code=METHOD_NOT_FOUND)
 
     async def call(self, engine: "Engine", context: RequestContext, tool: Tool) -> Result:
         run, route = context.run, tool.route
@@ -173,11 +163,6 @@ class Tasks:
             raise ToolBusy(BUSY)
 
     # ── requests about tasks ──
-    async def may_see(self, context: RequestContext, record: TaskRecord) -> bool:
-        """Whether a caller may still use the tool of a task."""
-        tool = self.engine.tools.find(record.tool)
-        return tool is None or tool.access is None or await access.may_use(self.engine, context, tool.access)
-
 
     async def find(self, context: RequestContext, id: str) -> TaskRecord:
         """A task of this caller, who may still use its tool. Raises one error for all that it is not to see."""
@@ -187,6 +172,11 @@ class Tasks:
         if not await self.may_see(context, record):
             raise unknown_task()
         return record
+
+    async def may_see(self, context: RequestContext, record: TaskRecord) -> bool:
+        """Whether a caller may still use the tool of a task."""
+        tool = self.engine.tools.find(record.tool)
+        return tool is None or tool.access is None or await access.may_use(self.engine, context, tool.access)
 
     async def grant(self, context: RequestContext, ids: Sequence[str]) -> list[str]:
         require_capabilities([TASKS], context.request.capabilities)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw
 
+from dovetail.engine import access
+from dovetail.engine.call_tool import call_tool
 from dovetail.engine.handlers import Handler
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.server_requests import ClientResponse
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError
-from dovetail.extensions.task_runs import RELATED_KEY, VERSIONS, Tasks
+from dovetail.extensions.task_runs import RELATED_KEY, VERSIONS, Tasks, can_have_task
 from dovetail.extensions.task_store import TaskRecord, unknown_task
 from dovetail.protocol.capabilities import require_capabilities
 from dovetail.protocol.extensions import TASKS, DeclaredExtension
@@ -31,6 +33,7 @@ NAMED: dict[str, Any] = {"name_field": "task_id", "name_optional": True}  # Fast
 CORE = frozenset([R2025_11_25.name])
 CANCELLED = "The task was cancelled, so it has no result"
 OVER = "The task has ended already, and can't be cancelled any more"
+NOT_A_TASK = "The tool {} runs in the request; call it without `task`"
 NO_LIST = "Method not found: tasks/list is for callers who are known"
 MAX_PAGE = 100  # tasks
 
@@ -80,6 +83,7 @@ def add_tasks(engine: "Engine") -> None:
     }
     engine.tasks = tasks
     engine.add_extension(TASKS, DeclaredExtension({}, VERSIONS), rows, "@server.tool(task=…)", tasks.layer)
+    engine.handlers = {**engine.handlers, "tools/call": methods.call}
 
 
 class Methods:
@@ -125,6 +129,14 @@ class Methods:
         return EmptyResult()
 
     # ── 2025-11-25 ──
+
+    async def call(self, engine: "Engine", context: RequestContext) -> Result:
+        """Refuse `params.task` for a tool without tasks, but only to callers who may know of the tool."""
+        if context.run is None and context.request.revision.core_tasks and can_have_task(context.request):
+            tool = engine.tools.find(context.request.params.name, engine.rules_of(context))
+            if tool is not None and (tool.access is None or await access.may_use(engine, context, tool.access)):
+                raise ProtocolError(NOT_A_TASK.format(tool.name), code=METHOD_NOT_FOUND)
+        return await call_tool(engine, context)
 
     async def list(self, engine: "Engine", context: RequestContext) -> Result:
         if (name := context.task_list) is None:
