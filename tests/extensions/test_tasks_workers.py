@@ -13,7 +13,7 @@ from dovetail import Context, ProtocolError, TaskConfig, ToolError
 from dovetail.engine.engine import TaskTimings
 from dovetail.engine.workers import LeaseTimings
 from dovetail.errors import INTERNAL_ERROR
-from dovetail.state.base import StoreUnavailable, open_state
+from dovetail.state.base import StoreFull, StoreUnavailable, open_state
 from http_serving import PausingState, settle, until
 from http_wire import HttpWire
 from remote_state import RemoteState
@@ -28,6 +28,7 @@ DOWN = "state store does not answer"
 class Store(RemoteState):
     remote = (*RemoteState.remote, "put", "append", "read", "drop")
     uncertain = 0  # puts of tasks that happen although they fail
+    full = False  # for tasks
     delay: asyncio.Event | None = None  # for which the next put of a task waits
 
     def __init__(self) -> None:
@@ -35,6 +36,8 @@ class Store(RemoteState):
         self.delayed = asyncio.Event()
 
     async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
+        if self.full and key.startswith("task/"):
+            raise StoreFull
         if self.delay is not None and key.startswith("task/") and not self.delayed.is_set():
             self.delayed.set()
             await self.delay.wait()
@@ -318,8 +321,11 @@ async def test_the_end_and_the_questions_of_a_task_outlast_an_outage() -> None:
         assert await two.text(id) == "yes"
 
 
+@pytest.mark.parametrize("is_full", [False, True])
 @pytest.mark.parametrize("where", ["session", "result"])
-async def test_what_a_client_answers_while_the_store_is_down_is_stored_later(where: str) -> None:
+async def test_what_a_client_answers_while_the_store_is_down_or_full_is_stored_later(
+    where: str, *, is_full: bool
+) -> None:
     async with fleet(revision=CORE) as workers:
         one, two = workers.clients
         wire, id, asked = one.wire, "", list[Any]()
@@ -332,11 +338,14 @@ async def test_what_a_client_answers_while_the_store_is_down_is_stored_later(whe
             wire, asked = two.wire, []
             wire.send(wire.request("tasks/result", {"taskId": id}))
             asked = [await wire.receive() for _ in range(2)]
-        workers.store.break_down()
+        if is_full:
+            workers.store.full = True
+        else:
+            workers.store.break_down()
         for each in asked:
             wire.send(answer_to(each, accept("x")))
         await asyncio.sleep(0.05)
-        workers.store.error = None
+        workers.store.error, workers.store.full = None, False
         assert (await one.until(id, *ENDS))["status"] == "completed"
         assert await one.text(id) == "x and x"
 

@@ -12,7 +12,6 @@ import secrets
 import time
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -229,10 +228,11 @@ class Tasks:
             async with channel.pending(question.method, timeout) as request:
                 with suppress(QuestionFailed):
                     await request.result(question.method, encode(params), timeout)
-            if (response := request.response) is not None:
-                delay = self.engine.task_timings.retry_delay  # the client answers once
-                store = partial(self.answer, id, {key: response})
-                await retry_while_unavailable(store, lambda: not self.is_closing, delay)
+            while request.response is not None and not self.is_closing:  # the client says it once
+                with suppress(StoreUnavailable, StoreFull):
+                    await self.answer(id, {key: request.response})
+                    return
+                await asyncio.sleep(self.engine.task_timings.retry_delay)
 
     async def changes(self, listener: Listener) -> set[str]:
         """The topics that have changed; none after a while, for a lost worker wakes no listener."""
