@@ -76,19 +76,13 @@ class _WireResult(msgspec.Struct, frozen=True, rename="camel"):
         return "\n".join(str(block["text"]) for block in self.content if "text" in block)[:MAX_MESSAGE]
 
 
-class TaskCreated(msgspec.Struct, frozen=True):
-    """The response to a call that has become a task."""
+class TaskFields(msgspec.Struct, frozen=True):
+    """The result of a method of tasks, and of a call that has become a task."""
 
-    id: str
-    record: TaskRecord
+    fields: Mapping[str, Any]
 
     def encode(self, shaper: Shaper) -> bytes:
-        fields = self.record.fields(self.id)
-        return shaper.body({"task": fields} if shaper.revision.core_tasks else {"resultType": "task", **fields})
-
-
-class Fenced(Exception):
-    """The task has ended without its run: it was cancelled, has expired, or its worker was taken for lost."""
+        return shaper.body(self.fields)
 
 
 def can_have_task(request: Request) -> bool:
@@ -275,7 +269,7 @@ class Tasks:
                 ids = [topic.removeprefix("task/") for topic in changed]
                 runs = [self.runs[id] for id in ids if id in self.runs]
                 if not changed:
-                    runs = [run for run in self.runs.values() if run.waits]
+                    runs = [run for run in self.runs.values() if run.questions]
                 await asyncio.gather(*(run.try_to_sync() for run in runs))
 
     async def _sweep(self) -> None:
@@ -329,16 +323,15 @@ class TaskRun:
         self.context = replace(
             context, emit=self._emit, run=self, before_response=[], close_stream=None, _cancellation=None
         )
-        self._became: asyncio.Future[TaskCreated] = asyncio.get_running_loop().create_future()
+        self._became: asyncio.Future[TaskFields] = asyncio.get_running_loop().create_future()
         self._is_over = False  # the request has its response, or is cancelled, and there is no task
         self._later: asyncio.Task[None] | None = None  # that detaches it
         self._detaching: asyncio.Task[None] | None = None
-        self._syncing = asyncio.Lock()
         self._timer: PausableTimeout | None = None
         self._message = ""
         self._stored_at = 0.0  # the last message, by the clock of the loop
         self._showing: asyncio.TimerHandle | None = None
-        self._questions: dict[str, tuple[Question, asyncio.Future[ClientResponse]]] = {}
+        self.questions: dict[str, tuple[Question, asyncio.Future[ClientResponse]]] = {}
         self._numbers = itertools.count(1)
         self._notified = 0.0  # the time of the state that the client was notified of
         self._ending: asyncio.Task[None] | None = None
@@ -461,7 +454,7 @@ class TaskRun:
         context.server_requests = TaskRequests(self, self._tasks.engine, steps)
         if self._timer is not None:
             self._timer.restart(config.timeout)
-        self._became.set_result(TaskCreated(self.id, record))
+        self._became.set_result(TaskFields(record.created_fields(self.id)))
         return self.id
 
     async def _give_way(self, id: str) -> None:
@@ -470,14 +463,10 @@ class TaskRun:
         if record is None:
             raise unknown_task()
         self._is_over = True
-        self._became.set_result(TaskCreated(id, record))
+        self._became.set_result(TaskFields(record.created_fields(id)))
         self.stop()
 
     # ── questions, progress, changes by clients ──
-
-    @property
-    def waits(self) -> bool:
-        return bool(self._questions)
 
     async def ask(self, name: str, method: str, params: bytes, timeout: float) -> Raw:
         """The client's result for a request, which stands in the record until then, under a key that is used once."""
@@ -488,7 +477,7 @@ class TaskRun:
         question = Question(method, params, time.time() + timeout)
         if channel is not None and session is not None:
             question = replace(question, session=session.id)
-        self._questions[key] = question, answer
+        self.questions[key] = question, answer
         asking: asyncio.Task[None] | None = None
         try:
             async with asyncio.timeout(timeout) as limit:
@@ -504,7 +493,7 @@ class TaskRun:
                 raise
             raise errors.AnswerTimeout(f"The client did not answer {method} within {timeout:g} s") from None
         finally:
-            del self._questions[key]
+            del self.questions[key]
             if asking is not None:
                 asking.cancel()
             if not answer.done() or answer.cancelled():
@@ -516,8 +505,8 @@ class TaskRun:
     async def _ask_in_session(self, channel: ClientChannel, key: str, question: Question) -> None:
         """Ask without a request of the client; if its stream is gone, any request of `tasks/result` may ask."""
         await self._tasks.ask(channel, self.id, key, question)
-        if key in self._questions:
-            self._questions[key] = replace(question, session=None), self._questions[key][1]
+        if key in self.questions:
+            self.questions[key] = replace(question, session=None), self.questions[key][1]
             await self.try_to_sync()
 
     def report(self, progress: float, total: float | None, message: str | None) -> None:
@@ -536,31 +525,27 @@ class TaskRun:
         if self.is_detached and not self.work.done():
             try:
                 await self._sync()
-            except (*REFUSALS, Fenced):
+            except REFUSALS:
                 pass
             except Exception:
                 log.exception("a task of the tool %s can't be brought up to date", self._tool)
 
     async def _sync(self) -> None:
-        async with self._syncing:
-            self._showing, self._stored_at = None, asyncio.get_running_loop().time()
-            try:
-                record = await self._tasks.store.change(self.id, self._synced)
-                if record is None:
-                    raise Fenced
-            except Fenced:
-                self.stop()
-                raise
-        await self._notify(record)
+        self._showing, self._stored_at = None, asyncio.get_running_loop().time()
+        record = await self._tasks.store.change(self.id, self._synced)
+        if record is None or record.is_over:  # it was cancelled, has expired, or this worker was taken for lost
+            self.stop()
+        else:
+            await self._notify(record)
 
     def _synced(self, record: TaskRecord) -> TaskRecord:
         """The record as this run has it, once it has taken the answers."""
         if record.is_over:
-            raise Fenced
+            return record
         for key, response in record.answers.items():
-            if key in self._questions and not (answer := self._questions[key][1]).done():
+            if key in self.questions and not (answer := self.questions[key][1]).done():
                 answer.set_result(response)
-        asked = {key: question for key, (question, answer) in self._questions.items() if not answer.done()}
+        asked = {key: question for key, (question, answer) in self.questions.items() if not answer.done()}
         ends = max((each.until for each in asked.values()), default=0.0) + self._config.timeout + self._config.ttl
         return replace(
             record,

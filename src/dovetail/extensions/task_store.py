@@ -105,6 +105,11 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
         }
         return {**fields, "statusMessage": self.message} if self.message else fields
 
+    def created_fields(self, id: str) -> dict[str, Any]:
+        """What a call is answered with that has become the task."""
+        fields = self.fields(id)
+        return {"task": fields} if "ttl" in fields else {"resultType": "task", **fields}
+
     def detailed(self, id: str) -> dict[str, Any]:
         """The Task, and what its status brings with it, since 2026-07-28."""
         fields = self.fields(id)

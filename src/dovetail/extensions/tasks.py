@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +14,7 @@ from dovetail.engine.handlers import Handler
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.server_requests import ClientResponse
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError
-from dovetail.extensions.task_runs import RELATED_KEY, VERSIONS, Tasks, can_have_task
+from dovetail.extensions.task_runs import RELATED_KEY, VERSIONS, TaskFields, Tasks, can_have_task
 from dovetail.extensions.task_store import TaskRecord, unknown_task
 from dovetail.protocol.capabilities import require_capabilities
 from dovetail.protocol.extensions import TASKS, DeclaredExtension
@@ -44,15 +43,6 @@ class TaskParams(Params, frozen=True):
 
 class UpdateTaskParams(TaskParams, frozen=True):
     input_responses: dict[str, Raw]
-
-
-class TaskFields(msgspec.Struct, frozen=True):
-    """The result of a method of tasks."""
-
-    fields: Mapping[str, Any]
-
-    def encode(self, shaper: Shaper) -> bytes:
-        return shaper.body(self.fields)
 
 
 class TaskOutcome(msgspec.Struct, frozen=True):
@@ -159,7 +149,11 @@ class Methods:
         try:
             async with engine.waiting:
                 with closing(engine.state.listen([f"task/{id}"])) as listener:
-                    while not (record := await self._find_again(id, record)).is_over:
+                    while True:
+                        with suppress(StoreUnavailable):
+                            record = await self._tasks.find(context, id)
+                        if record.is_over:
+                            break
                         self._ask(context, id, record, asking)
                         await self._tasks.changes(listener)
         finally:
@@ -170,15 +164,6 @@ class Methods:
         if isinstance(record.outcome, bytes):
             return TaskOutcome(id, record.outcome)
         raise ProtocolError(CANCELLED, code=INVALID_PARAMS) if record.outcome is None else record.outcome.to_error()
-
-    async def _find_again(self, id: str, known: TaskRecord) -> TaskRecord:
-        try:
-            found = await self._tasks.store.look(id)
-        except StoreUnavailable:
-            return known
-        if found is None:
-            raise unknown_task()
-        return found
 
     def _ask(self, context: RequestContext, id: str, record: TaskRecord, asking: dict[str, asyncio.Task[None]]) -> None:
         """Send the questions that this request has not sent; take back those that were answered elsewhere."""
