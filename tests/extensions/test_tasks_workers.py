@@ -19,7 +19,7 @@ from http_wire import HttpWire
 from remote_state import RemoteState
 from server_requests import accept, answer_to
 from state_stage import Stores, open_stores
-from task_stage import CORE, DECLARED, ENDS, LOST, MODERN, TaskClient, TaskStage
+from task_stage import CORE, DECLARED, ENDS, LOST, MODERN, TaskClient, TaskStage, connected
 from wire import Wire
 
 DOWN = "state store does not answer"
@@ -348,6 +348,27 @@ async def test_what_a_client_answers_while_the_store_is_down_or_full_is_stored_l
         workers.store.error, workers.store.full = None, False
         assert (await one.until(id, *ENDS))["status"] == "completed"
         assert await one.text(id) == "x and x"
+
+
+async def test_a_question_over_http_outlasts_an_outage() -> None:
+    stage, store = TaskStage(), Store()
+    stage.server.engine.task_timings = TaskTimings(poll_every=0.02, retry_delay=0.02)
+
+    @stage.server.tool(task=True)
+    async def late_question(ctx: Context) -> str:
+        await stage.go.wait()
+        stage.entered.set()
+        return str((await ctx.elicit("Now?", str)).data)
+
+    async with connected(stage, "http", CORE, state=store) as client:
+        id = await client.begin("late_question")
+        store.break_down()
+        stage.go.set()
+        await stage.entered.wait()
+        await settle()
+        store.error = None
+        assert (await client.until(id, "input_required", *ENDS))["status"] == "input_required"
+        await client.ask("tasks/cancel", taskId=id)
 
 
 async def test_an_answer_whose_wake_up_is_lost_is_taken_all_the_same() -> None:

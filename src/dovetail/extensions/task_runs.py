@@ -10,9 +10,9 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Raw, UnsetType
@@ -46,6 +46,7 @@ from dovetail.state.base import Listener, StoreFull, StoreUnavailable, retry_whi
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
+T = TypeVar("T")
 RELATED_KEY = "io.modelcontextprotocol/related-task"
 VERSIONS = frozenset([R2026_07_28.name])  # in which they are an extension
 MAX_OPEN = 1_000  # tasks of one worker
@@ -253,6 +254,10 @@ class Tasks:
         self._background = [loop.create_task(self._take_changes(self.listener))]
         if self.engine.state.shared:
             self._background.append(loop.create_task(self._sweep()))
+
+    async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Retry while the store is unavailable, until the server stops."""
+        return await retry_while_unavailable(call, lambda: not self.is_closing, self.engine.task_timings.retry_delay)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """A task that the server waits for when it stops."""
@@ -473,7 +478,7 @@ class TaskRun:
         key, answer = f"{name}-{next(self._numbers)}", asyncio.Future[ClientResponse]()
         channel, session = None, self.context.request.session
         if self._is_core and session is not None and self.context.channel is not None:
-            channel = await self.context.channel.for_task()
+            channel = await self._tasks.retry(self.context.channel.for_task)
         question = Question(method, params, time.time() + timeout)
         if channel is not None and session is not None:
             question = replace(question, session=session.id)
@@ -483,8 +488,7 @@ class TaskRun:
             async with asyncio.timeout(timeout) as limit:
                 for _ in range(3):  # requests that a function makes at the same time are seen at the same time
                     await asyncio.sleep(0)
-                delay = self._tasks.engine.task_timings.retry_delay
-                await retry_while_unavailable(self._sync, lambda: not self._tasks.is_closing, delay)
+                await self._tasks.retry(self._sync)
                 if channel is not None:
                     asking = self._tasks.spawn(self._ask_in_session(channel, key, question))
                 response = await answer
