@@ -161,9 +161,7 @@ class Tasks:
     async def find(self, context: RequestContext, id: str) -> TaskRecord:
         """A task of this caller, who may still use its tool. Raises one error for all that it is not to see."""
         record = await self.store.look(id, context.request.revision)
-        if record is None or record.owner != context.owner:
-            raise unknown_task()
-        if not await self.may_see(context, record):
+        if record is None or record.owner != context.owner or not await self.may_see(context, record):
             raise unknown_task()
         return record
 
@@ -186,21 +184,20 @@ class Tasks:
         return granted
 
     async def follow(self, context: RequestContext, ids: Sequence[str], meta: dict[str, Any]) -> None:
-        sent: dict[str, TaskRecord] = {}
-        pending = {f"task/{id}": id for id in ids}
-        with closing(self.engine.state.listen(pending)) as listener, suppress(StoreUnavailable):  # it was closed
-            changed = set(pending)
+        told: dict[str, Any] = {f"task/{id}": None for id in ids}  # by topic, what was shown of tasks that are open
+        with closing(self.engine.state.listen(told)) as listener, suppress(StoreUnavailable):  # it was closed
+            changed = set(told)
             while changed:
-                for topic in changed & pending.keys():
-                    id = pending[topic]
+                for topic in changed & told.keys():
                     with suppress(StoreUnavailable):  # it is asked for again
-                        if (record := await self.store.look(id)) is None or record.is_over:
-                            del pending[topic]
-                        if record is not None and (id not in sent or record.shown != sent[id].shown):
-                            sent[id] = record
+                        record = await self.store.look(id := topic.removeprefix("task/"))
+                        before = told.pop(topic)
+                        if record is not None and not record.is_over:
+                            told[topic] = record.shown
+                        if record is not None and record.shown != before:
                             params = encode({**record.detailed(id), "_meta": meta})
                             await context.emit(jsonrpc.notification("notifications/tasks", params))
-                changed = await self.changes(listener) or set(pending)
+                changed = await self.changes(listener) or set(told)
 
     async def answer(self, id: str, answers: Mapping[str, ClientResponse]) -> None:
         def answered(record: TaskRecord) -> TaskRecord:

@@ -213,7 +213,7 @@ class TaskStore:
             begin = max(page.first, end - (size - len(found)))
             for number, data in reversed((await state.read(f"task/of/{name}", begin - 1, end - begin)).records):
                 if number < end and (record := await self.look(id := data.decode())) is not None:
-                    found.append((number, id, record))
+                    found.append((number, id, replace(record, outcome=None)))  # which may be large
             end = begin
         return found, end > page.first > 0
 
