@@ -177,6 +177,25 @@ async def test_task_on_a_tool_without_tasks_is_refused_and_a_hidden_tool_stays_h
         assert stage.ran == []
 
 
+@pytest.mark.rule("TASK-52", "TASK-62")
+async def test_a_refused_task_counts_for_the_rate_limit_and_a_tool_that_a_session_disables_stays_hidden() -> None:
+    stage = TaskStage(rate_limit="4/hour")
+
+    @stage.server.tool
+    async def hide(ctx: Context) -> str:
+        await ctx.disable(names="plain")
+        return "hidden"
+
+    async with connected(stage, "pipe", CORE) as client:
+        assert (await client.refusal("tools/call", **client.call_params("plain")))[0] == METHOD_NOT_FOUND
+        await client.ask("tools/call", name="hide")
+        hidden = await client.refusal("tools/call", **client.call_params("plain"))
+        assert hidden == await client.refusal("tools/call", name="plain")
+        assert (await client.refusal("tools/call", **client.call_params("plain")))[0] not in (
+            METHOD_NOT_FOUND, INVALID_PARAMS,
+        )  # fmt: skip
+
+
 @BOTH
 async def test_bad_arguments_and_refusals_are_no_tasks(revision: str) -> None:
     stage = TaskStage()
@@ -313,6 +332,17 @@ async def test_headers_name_the_task() -> None:
         await client.ask("tasks/cancel", taskId=id)
 
 
+async def test_a_list_has_no_task_of_a_tool_that_its_caller_may_not_use_any_more() -> None:
+    stage, allowed = TaskStage(), [True]
+    stage.server.add_tool(stage.work, name="guarded", task=True, authorize=lambda _: allowed[0])
+    async with connected(stage, "pipe", CORE) as client:
+        await client.begin("guarded")
+        id = await client.begin("work")
+        assert len((await client.ask("tasks/list"))["tasks"]) == 2
+        allowed[0] = False
+        assert [each["taskId"] for each in (await client.ask("tasks/list"))["tasks"]] == [id]
+
+
 async def test_a_list_has_the_newest_first_in_pages_and_only_the_tasks_of_its_caller() -> None:
     stage = TaskStage(page_size=2)
     async with serving(stage.server, identify=identify) as app:
@@ -342,6 +372,19 @@ async def test_a_caller_and_a_worker_have_bounds(revision: str) -> None:
         await until(lambda: stage.ended == ["cancelled"])
         await settle()
         await client.begin("work")
+        stage.go.set()
+
+
+async def test_the_bound_of_a_caller_holds_for_calls_at_the_same_time() -> None:
+    stage = TaskStage()
+    async with connected(stage, "pipe", MODERN) as client:
+        made = []
+        for _ in range(2):
+            for _ in range(60):
+                client.wire.send(client.wire.request("tools/call", client.params(client.call_params("work"))))
+            made += [(await client.wire.receive())["result"] for _ in range(60)]
+        assert [each.get("isError", False) for each in made].count(True) == 20
+        assert len(stage.ran) == 100
         stage.go.set()
 
 

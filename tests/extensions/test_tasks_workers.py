@@ -13,13 +13,13 @@ from dovetail import Context, ProtocolError, TaskConfig, ToolError
 from dovetail.engine.engine import TaskTimings
 from dovetail.engine.workers import LeaseTimings
 from dovetail.errors import INTERNAL_ERROR
-from dovetail.state.base import StoreUnavailable, open_state
+from dovetail.state.base import StoreFull, StoreUnavailable, open_state
 from http_serving import PausingState, settle, until
 from http_wire import HttpWire
 from remote_state import RemoteState
 from server_requests import accept, answer_to
 from state_stage import Stores, open_stores
-from task_stage import CORE, DECLARED, ENDS, LOST, MODERN, TaskClient, TaskStage
+from task_stage import CORE, DECLARED, ENDS, LOST, MODERN, TaskClient, TaskStage, connected
 from wire import Wire
 
 DOWN = "state store does not answer"
@@ -28,8 +28,19 @@ DOWN = "state store does not answer"
 class Store(RemoteState):
     remote = (*RemoteState.remote, "put", "append", "read", "drop")
     uncertain = 0  # puts of tasks that happen although they fail
+    full = False  # for tasks
+    delay: asyncio.Event | None = None  # for which the next put of a task waits
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delayed = asyncio.Event()
 
     async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
+        if self.full and key.startswith("task/"):
+            raise StoreFull
+        if self.delay is not None and key.startswith("task/") and not self.delayed.is_set():
+            self.delayed.set()
+            await self.delay.wait()
         version = await super().put(key, value, ttl=ttl, if_version=if_version)
         if self.uncertain and key.startswith("task/"):
             self.uncertain -= 1
@@ -245,6 +256,28 @@ async def test_a_task_that_is_stored_although_the_store_failed_is_not_the_task_o
         assert stage.ran == ["soon"]
 
 
+async def test_a_call_whose_detachment_was_given_up_becomes_one_task() -> None:
+    async with fleet(1) as workers:
+        (client,), stage, store = workers.clients, workers.stages[0], workers.store
+        store.delay = asyncio.Event()
+
+        @stage.server.tool(task=TaskConfig(after=None))
+        async def impatient(ctx: Context) -> str:
+            first = asyncio.create_task(ctx.detach("first"))
+            await store.delayed.wait()
+            first.cancel()
+            asyncio.get_running_loop().call_soon(store.delay.set)
+            await ctx.detach("second")
+            await stage.go.wait()
+            return "done"
+
+        id = await client.begin("impatient")
+        await settle()
+        assert (await client.get(id))["status"] == "working"
+        stage.go.set()
+        assert await client.text(id) == "done"
+
+
 async def test_requests_about_tasks_fail_while_the_store_is_down_and_the_task_goes_on() -> None:
     async with fleet() as workers:
         one, two = workers.clients
@@ -286,6 +319,56 @@ async def test_the_end_and_the_questions_of_a_task_outlast_an_outage() -> None:
         await asyncio.sleep(0.05)
         workers.store.error = None
         assert await two.text(id) == "yes"
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize("where", ["session", "result"])
+async def test_what_a_client_answers_while_the_store_is_down_or_full_is_stored_later(
+    where: str, *, is_full: bool
+) -> None:
+    async with fleet(revision=CORE) as workers:
+        one, two = workers.clients
+        wire, id, asked = one.wire, "", list[Any]()
+        wire.send(wire.request("tools/call", one.call_params("greet_both")))
+        while len(asked) < 2:
+            message = await wire.receive()
+            asked += [message] if message.get("method") == "elicitation/create" else []
+            id = message["result"]["task"]["taskId"] if "result" in message else id
+        if where == "result":
+            wire, asked = two.wire, []
+            wire.send(wire.request("tasks/result", {"taskId": id}))
+            asked = [await wire.receive() for _ in range(2)]
+        if is_full:
+            workers.store.full = True
+        else:
+            workers.store.break_down()
+        for each in asked:
+            wire.send(answer_to(each, accept("x")))
+        await asyncio.sleep(0.05)
+        workers.store.error, workers.store.full = None, False
+        assert (await one.until(id, *ENDS))["status"] == "completed"
+        assert await one.text(id) == "x and x"
+
+
+async def test_a_question_over_http_outlasts_an_outage() -> None:
+    stage, store = TaskStage(), Store()
+    stage.server.engine.task_timings = TaskTimings(poll_every=0.02, retry_delay=0.02)
+
+    @stage.server.tool(task=True)
+    async def late_question(ctx: Context) -> str:
+        await stage.go.wait()
+        stage.entered.set()
+        return str((await ctx.elicit("Now?", str)).data)
+
+    async with connected(stage, "http", CORE, state=store) as client:
+        id = await client.begin("late_question")
+        store.break_down()
+        stage.go.set()
+        await stage.entered.wait()
+        await settle()
+        store.error = None
+        assert (await client.until(id, "input_required", *ENDS))["status"] == "input_required"
+        await client.ask("tasks/cancel", taskId=id)
 
 
 async def test_an_answer_whose_wake_up_is_lost_is_taken_all_the_same() -> None:

@@ -10,9 +10,9 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Raw, UnsetType
@@ -46,6 +46,7 @@ from dovetail.state.base import Listener, StoreFull, StoreUnavailable, retry_whi
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
+T = TypeVar("T")
 RELATED_KEY = "io.modelcontextprotocol/related-task"
 VERSIONS = frozenset([R2026_07_28.name])  # in which they are an extension
 MAX_OPEN = 1_000  # tasks of one worker
@@ -58,7 +59,6 @@ LONGEST = 366 * 86_400.0  # seconds, in place of no timeout
 STEP = "dovetail/task"  # the step that detaches a call: a request that is repeated gets the same task
 BUSY = "Too many tasks are open; wait for some of them to end, or cancel some"
 STOPPING = "The server is shutting down, so no task can begin"
-NOT_A_TASK = "The tool {} runs in the request; call it without `task`"
 ONLY_A_TASK = "The tool {} runs only as a task; call it with `task`"
 ONLY_FOR_NEWER = "The tool {} runs only as a task, and this client can have none"
 UNSTORED = "The task has ended, but there is no room for its result of {} bytes"
@@ -77,19 +77,13 @@ class _WireResult(msgspec.Struct, frozen=True, rename="camel"):
         return "\n".join(str(block["text"]) for block in self.content if "text" in block)[:MAX_MESSAGE]
 
 
-class TaskCreated(msgspec.Struct, frozen=True):
-    """The response to a call that has become a task."""
+class TaskFields(msgspec.Struct, frozen=True):
+    """The result of a method of tasks, and of a call that has become a task."""
 
-    id: str
-    record: TaskRecord
+    fields: Mapping[str, Any]
 
     def encode(self, shaper: Shaper) -> bytes:
-        fields = self.record.fields(self.id)
-        return shaper.body({"task": fields} if shaper.revision.core_tasks else {"resultType": "task", **fields})
-
-
-class Fenced(Exception):
-    """The task has ended without its run: it was cancelled, has expired, or its worker was taken for lost."""
+        return shaper.body(self.fields)
 
 
 def can_have_task(request: Request) -> bool:
@@ -129,20 +123,11 @@ class Tasks:
             if request.method != "tools/call" or context.served is not None:
                 return inner(context)
             tool = engine.tools.find(request.params.name)
-            has_task = tool is not None and tool.task is not None
-            if not (has_task or request.revision.core_tasks) or not can_have_task(request):
+            if tool is None or tool.task is None or not can_have_task(request):
                 return inner(context)
-            if tool is None or tool.task is None:
-                return self._refuse(engine, context, tool, inner)
             return TaskRun(self, context, tool).result(inner)
 
         return layer
-
-    async def _refuse(self, engine: "Engine", context: RequestContext, tool: Tool | None, inner: Layer) -> Result:
-        """Refuse `params.task` for a tool without tasks, but only to callers who may know of the tool."""
-        if tool is None or (tool.access is not None and not await access.may_use(engine, context, tool.access)):
-            return await inner(context)
-        raise ProtocolError(NOT_A_TASK.format(tool.name), code=METHOD_NOT_FOUND)
 
     async def call(self, engine: "Engine", context: RequestContext, tool: Tool) -> Result:
         run, route = context.run, tool.route
@@ -176,12 +161,14 @@ class Tasks:
     async def find(self, context: RequestContext, id: str) -> TaskRecord:
         """A task of this caller, who may still use its tool. Raises one error for all that it is not to see."""
         record = await self.store.look(id, context.request.revision)
-        if record is None or record.owner != context.owner:
-            raise unknown_task()
-        tool = self.engine.tools.find(record.tool)
-        if tool is not None and tool.access is not None and not await access.may_use(self.engine, context, tool.access):
+        if record is None or record.owner != context.owner or not await self.may_see(context, record):
             raise unknown_task()
         return record
+
+    async def may_see(self, context: RequestContext, record: TaskRecord) -> bool:
+        """Whether a caller may still use the tool of a task."""
+        tool = self.engine.tools.find(record.tool)
+        return tool is None or tool.access is None or await access.may_use(self.engine, context, tool.access)
 
     async def grant(self, context: RequestContext, ids: Sequence[str]) -> list[str]:
         require_capabilities([TASKS], context.request.capabilities)
@@ -197,21 +184,20 @@ class Tasks:
         return granted
 
     async def follow(self, context: RequestContext, ids: Sequence[str], meta: dict[str, Any]) -> None:
-        sent: dict[str, TaskRecord] = {}
-        pending = {f"task/{id}": id for id in ids}
-        with closing(self.engine.state.listen(pending)) as listener, suppress(StoreUnavailable):  # it was closed
-            changed = set(pending)
+        told: dict[str, Any] = {f"task/{id}": None for id in ids}  # by topic, what was shown of tasks that are open
+        with closing(self.engine.state.listen(told)) as listener, suppress(StoreUnavailable):  # it was closed
+            changed = set(told)
             while changed:
-                for topic in changed & pending.keys():
-                    id = pending[topic]
+                for topic in changed & told.keys():
                     with suppress(StoreUnavailable):  # it is asked for again
-                        if (record := await self.store.look(id)) is None or record.is_over:
-                            del pending[topic]
-                        if record is not None and (id not in sent or record.shown != sent[id].shown):
-                            sent[id] = record
+                        record = await self.store.look(id := topic.removeprefix("task/"))
+                        before = told.pop(topic)
+                        if record is not None and not record.is_over:
+                            told[topic] = record.shown
+                        if record is not None and record.shown != before:
                             params = encode({**record.detailed(id), "_meta": meta})
                             await context.emit(jsonrpc.notification("notifications/tasks", params))
-                changed = await self.changes(listener) or set(pending)
+                changed = await self.changes(listener) or set(told)
 
     async def answer(self, id: str, answers: Mapping[str, ClientResponse]) -> None:
         def answered(record: TaskRecord) -> TaskRecord:
@@ -234,8 +220,11 @@ class Tasks:
             async with channel.pending(question.method, timeout) as request:
                 with suppress(QuestionFailed):
                     await request.result(question.method, encode(params), timeout)
-                if request.response is not None:
+            while request.response is not None and not self.is_closing:  # the client says it once
+                with suppress(StoreUnavailable, StoreFull):
                     await self.answer(id, {key: request.response})
+                    return
+                await asyncio.sleep(self.engine.task_timings.retry_delay)
 
     async def changes(self, listener: Listener) -> set[str]:
         """The topics that have changed; none after a while, for a lost worker wakes no listener."""
@@ -263,6 +252,10 @@ class Tasks:
         if self.engine.state.shared:
             self._background.append(loop.create_task(self._sweep()))
 
+    async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Retry while the store is unavailable, until the server stops."""
+        return await retry_while_unavailable(call, lambda: not self.is_closing, self.engine.task_timings.retry_delay)
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """A task that the server waits for when it stops."""
         task = asyncio.get_running_loop().create_task(work)
@@ -278,7 +271,7 @@ class Tasks:
                 ids = [topic.removeprefix("task/") for topic in changed]
                 runs = [self.runs[id] for id in ids if id in self.runs]
                 if not changed:
-                    runs = [run for run in self.runs.values() if run.waits]
+                    runs = [run for run in self.runs.values() if run.questions]
                 await asyncio.gather(*(run.try_to_sync() for run in runs))
 
     async def _sweep(self) -> None:
@@ -332,15 +325,15 @@ class TaskRun:
         self.context = replace(
             context, emit=self._emit, run=self, before_response=[], close_stream=None, _cancellation=None
         )
-        self._became: asyncio.Future[TaskCreated] = asyncio.get_running_loop().create_future()
+        self._became: asyncio.Future[TaskFields] = asyncio.get_running_loop().create_future()
         self._is_over = False  # the request has its response, or is cancelled, and there is no task
         self._later: asyncio.Task[None] | None = None  # that detaches it
-        self._detaching, self._syncing = asyncio.Lock(), asyncio.Lock()
+        self._detaching: asyncio.Task[None] | None = None
         self._timer: PausableTimeout | None = None
         self._message = ""
         self._stored_at = 0.0  # the last message, by the clock of the loop
         self._showing: asyncio.TimerHandle | None = None
-        self._questions: dict[str, tuple[Question, asyncio.Future[ClientResponse]]] = {}
+        self.questions: dict[str, tuple[Question, asyncio.Future[ClientResponse]]] = {}
         self._numbers = itertools.count(1)
         self._notified = 0.0  # the time of the state that the client was notified of
         self._ending: asyncio.Task[None] | None = None
@@ -409,23 +402,26 @@ class TaskRun:
             seconds = self._tasks.engine.task_timings.retry_delay
 
     async def _detach(self) -> None:
-        """Make the call a task, once, also if the client sends the same request state twice."""
-        async with self._detaching:
-            if self.is_detached or self._is_over:
-                return
-            asked = self.context.server_requests
-            if asked is not None and asked.needs_input:
-                raise InputNeeded
-            self._tasks.check_room(self.caller)
-            self._tasks.start()
-            steps = Steps(self._tasks.engine, {}) if asked is None else asked.steps
-            try:
-                id = await steps.run(STEP, lambda: self._create(steps), in_thread=False)
-            except BaseException:
-                steps.occurrences[STEP] -= 1
-                raise
-            if id != self.id:
-                await self._give_way(id)
+        """Make the call a task, once; this goes on if the function that waits for it is cancelled."""
+        if not self.is_detached:
+            if self._detaching is None or self._detaching.done():
+                self._detaching = self._tasks.spawn(self._become_task())
+            await asyncio.shield(self._detaching)
+
+    async def _become_task(self) -> None:
+        asked = self.context.server_requests
+        if self._is_over:
+            return
+        if asked is not None and asked.needs_input:
+            raise InputNeeded
+        steps = Steps(self._tasks.engine, {}) if asked is None else asked.steps
+        try:
+            id = await steps.run(STEP, lambda: self._create(steps), in_thread=False)
+        except BaseException:
+            steps.occurrences[STEP] -= 1
+            raise
+        if id != self.id:
+            await self._give_way(id)
 
     async def _create(self, steps: Steps) -> str:
         context, config, now = self.context, self._config, time.time()
@@ -441,6 +437,8 @@ class TaskRun:
             poll_interval=config.poll_interval,
             message=self._message,
         )
+        self._tasks.check_room(self.caller)
+        self._tasks.start()
         self._tasks.runs[self.id] = self
         try:
             await self._tasks.store.create(self.id, record, context.task_list if self._is_core else None)
@@ -458,42 +456,36 @@ class TaskRun:
         context.server_requests = TaskRequests(self, self._tasks.engine, steps)
         if self._timer is not None:
             self._timer.restart(config.timeout)
-        self._became.set_result(TaskCreated(self.id, record))
+        self._became.set_result(TaskFields(record.created_fields(self.id)))
         return self.id
 
     async def _give_way(self, id: str) -> None:
-        """Another request with the same state has become this task: answer with it, and run no second time."""
+        """Another request with the same state has become this task: answer with it, and cancel this run."""
         record = await self._tasks.store.look(id)
         if record is None:
             raise unknown_task()
         self._is_over = True
-        self._became.set_result(TaskCreated(id, record))
+        self._became.set_result(TaskFields(record.created_fields(id)))
         self.stop()
-        await asyncio.Future[None]()  # until it is cancelled
 
     # ── questions, progress, changes by clients ──
-
-    @property
-    def waits(self) -> bool:
-        return bool(self._questions)
 
     async def ask(self, name: str, method: str, params: bytes, timeout: float) -> Raw:
         """The client's result for a request, which stands in the record until then, under a key that is used once."""
         key, answer = f"{name}-{next(self._numbers)}", asyncio.Future[ClientResponse]()
         channel, session = None, self.context.request.session
         if self._is_core and session is not None and self.context.channel is not None:
-            channel = await self.context.channel.for_task()
+            channel = await self._tasks.retry(self.context.channel.for_task)
         question = Question(method, params, time.time() + timeout)
         if channel is not None and session is not None:
             question = replace(question, session=session.id)
-        self._questions[key] = question, answer
+        self.questions[key] = question, answer
         asking: asyncio.Task[None] | None = None
         try:
             async with asyncio.timeout(timeout) as limit:
                 for _ in range(3):  # requests that a function makes at the same time are seen at the same time
                     await asyncio.sleep(0)
-                delay = self._tasks.engine.task_timings.retry_delay
-                await retry_while_unavailable(self._sync, lambda: not self._tasks.is_closing, delay)
+                await self._tasks.retry(self._sync)
                 if channel is not None:
                     asking = self._tasks.spawn(self._ask_in_session(channel, key, question))
                 response = await answer
@@ -502,7 +494,7 @@ class TaskRun:
                 raise
             raise errors.AnswerTimeout(f"The client did not answer {method} within {timeout:g} s") from None
         finally:
-            del self._questions[key]
+            del self.questions[key]
             if asking is not None:
                 asking.cancel()
             if not answer.done() or answer.cancelled():
@@ -514,8 +506,8 @@ class TaskRun:
     async def _ask_in_session(self, channel: ClientChannel, key: str, question: Question) -> None:
         """Ask without a request of the client; if its stream is gone, any request of `tasks/result` may ask."""
         await self._tasks.ask(channel, self.id, key, question)
-        if key in self._questions:
-            self._questions[key] = replace(question, session=None), self._questions[key][1]
+        if key in self.questions:
+            self.questions[key] = replace(question, session=None), self.questions[key][1]
             await self.try_to_sync()
 
     def report(self, progress: float, total: float | None, message: str | None) -> None:
@@ -534,31 +526,27 @@ class TaskRun:
         if self.is_detached and not self.work.done():
             try:
                 await self._sync()
-            except (*REFUSALS, Fenced):
+            except REFUSALS:
                 pass
             except Exception:
                 log.exception("a task of the tool %s can't be brought up to date", self._tool)
 
     async def _sync(self) -> None:
-        async with self._syncing:
-            self._showing, self._stored_at = None, asyncio.get_running_loop().time()
-            try:
-                record = await self._tasks.store.change(self.id, self._synced)
-                if record is None:
-                    raise Fenced
-            except Fenced:
-                self.stop()
-                raise
-        await self._notify(record)
+        self._showing, self._stored_at = None, asyncio.get_running_loop().time()
+        record = await self._tasks.store.change(self.id, self._synced)
+        if record is None or record.is_over:  # it was cancelled, has expired, or this worker was taken for lost
+            self.stop()
+        else:
+            await self._notify(record)
 
     def _synced(self, record: TaskRecord) -> TaskRecord:
         """The record as this run has it, once it has taken the answers."""
         if record.is_over:
-            raise Fenced
+            return record
         for key, response in record.answers.items():
-            if key in self._questions and not (answer := self._questions[key][1]).done():
+            if key in self.questions and not (answer := self.questions[key][1]).done():
                 answer.set_result(response)
-        asked = {key: question for key, (question, answer) in self._questions.items() if not answer.done()}
+        asked = {key: question for key, (question, answer) in self.questions.items() if not answer.done()}
         ends = max((each.until for each in asked.values()), default=0.0) + self._config.timeout + self._config.ttl
         return replace(
             record,

@@ -105,6 +105,11 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
         }
         return {**fields, "statusMessage": self.message} if self.message else fields
 
+    def created_fields(self, id: str) -> dict[str, Any]:
+        """What a call is answered with that has become the task."""
+        fields = self.fields(id)
+        return {"task": fields} if "ttl" in fields else {"resultType": "task", **fields}
+
     def detailed(self, id: str) -> dict[str, Any]:
         """The Task, and what its status brings with it, since 2026-07-28."""
         fields = self.fields(id)
@@ -208,7 +213,7 @@ class TaskStore:
             begin = max(page.first, end - (size - len(found)))
             for number, data in reversed((await state.read(f"task/of/{name}", begin - 1, end - begin)).records):
                 if number < end and (record := await self.look(id := data.decode())) is not None:
-                    found.append((number, id, record))
+                    found.append((number, id, replace(record, outcome=None)))  # which may be large
             end = begin
         return found, end > page.first > 0
 

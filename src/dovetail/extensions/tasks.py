@@ -2,18 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
 
+from dovetail.engine import access
+from dovetail.engine.call_tool import call_tool
 from dovetail.engine.handlers import Handler
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.server_requests import ClientResponse
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError
-from dovetail.extensions.task_runs import RELATED_KEY, VERSIONS, Tasks
+from dovetail.extensions.task_runs import RELATED_KEY, VERSIONS, TaskFields, Tasks, can_have_task
 from dovetail.extensions.task_store import TaskRecord, unknown_task
 from dovetail.protocol.capabilities import require_capabilities
 from dovetail.protocol.extensions import TASKS, DeclaredExtension
@@ -31,6 +32,7 @@ NAMED: dict[str, Any] = {"name_field": "task_id", "name_optional": True}  # Fast
 CORE = frozenset([R2025_11_25.name])
 CANCELLED = "The task was cancelled, so it has no result"
 OVER = "The task has ended already, and can't be cancelled any more"
+NOT_A_TASK = "The tool {} runs in the request; call it without `task`"
 NO_LIST = "Method not found: tasks/list is for callers who are known"
 MAX_PAGE = 100  # tasks
 
@@ -41,15 +43,6 @@ class TaskParams(Params, frozen=True):
 
 class UpdateTaskParams(TaskParams, frozen=True):
     input_responses: dict[str, Raw]
-
-
-class TaskFields(msgspec.Struct, frozen=True):
-    """The result of a method of tasks."""
-
-    fields: Mapping[str, Any]
-
-    def encode(self, shaper: Shaper) -> bytes:
-        return shaper.body(self.fields)
 
 
 class TaskOutcome(msgspec.Struct, frozen=True):
@@ -80,6 +73,7 @@ def add_tasks(engine: "Engine") -> None:
     }
     engine.tasks = tasks
     engine.add_extension(TASKS, DeclaredExtension({}, VERSIONS), rows, "@server.tool(task=…)", tasks.layer)
+    engine.handlers = {**engine.handlers, "tools/call": methods.call}
 
 
 class Methods:
@@ -126,6 +120,14 @@ class Methods:
 
     # ── 2025-11-25 ──
 
+    async def call(self, engine: "Engine", context: RequestContext) -> Result:
+        """Refuse `params.task` for a tool without tasks, but only to callers who may know of the tool."""
+        if context.run is None and context.request.revision.core_tasks and can_have_task(context.request):
+            tool = engine.tools.find(context.request.params.name, engine.rules_of(context))
+            if tool is not None and (tool.access is None or await access.may_use(engine, context, tool.access)):
+                raise ProtocolError(NOT_A_TASK.format(tool.name), code=METHOD_NOT_FOUND)
+        return await call_tool(engine, context)
+
     async def list(self, engine: "Engine", context: RequestContext) -> Result:
         if (name := context.task_list) is None:
             raise ProtocolError(NO_LIST, code=METHOD_NOT_FOUND)
@@ -134,7 +136,8 @@ class Methods:
         before = None if params.cursor is None else decode_cursor(params.cursor, scope=scope, keys=keys, now=now)
         size = min(engine.options.page_size, MAX_PAGE)
         found, has_more = await self._tasks.store.listed(name, before, size)
-        fields: dict[str, Any] = {"tasks": [record.fields(id) for _, id, record in found]}
+        seen = [(id, record) for _, id, record in found if await self._tasks.may_see(context, record)]
+        fields: dict[str, Any] = {"tasks": [record.fields(id) for id, record in seen]}
         if has_more and found:
             fields["nextCursor"] = encode_cursor(found[-1][0], scope=scope, key=keys[0], now=now)
         return TaskFields(fields)
@@ -146,7 +149,11 @@ class Methods:
         try:
             async with engine.waiting:
                 with closing(engine.state.listen([f"task/{id}"])) as listener:
-                    while not (record := await self._find_again(id, record)).is_over:
+                    while True:
+                        with suppress(StoreUnavailable):
+                            record = await self._tasks.find(context, id)
+                        if record.is_over:
+                            break
                         self._ask(context, id, record, asking)
                         await self._tasks.changes(listener)
         finally:
@@ -157,15 +164,6 @@ class Methods:
         if isinstance(record.outcome, bytes):
             return TaskOutcome(id, record.outcome)
         raise ProtocolError(CANCELLED, code=INVALID_PARAMS) if record.outcome is None else record.outcome.to_error()
-
-    async def _find_again(self, id: str, known: TaskRecord) -> TaskRecord:
-        try:
-            found = await self._tasks.store.look(id)
-        except StoreUnavailable:
-            return known
-        if found is None:
-            raise unknown_task()
-        return found
 
     def _ask(self, context: RequestContext, id: str, record: TaskRecord, asking: dict[str, asyncio.Task[None]]) -> None:
         """Send the questions that this request has not sent; take back those that were answered elsewhere."""
