@@ -206,3 +206,17 @@ async def test_a_result_keeps_its_meta_and_has_no_type_of_its_own(revision: str)
             await client.request("com.example/wrong")
         with pytest.raises(ServerError, match="resultType"):
             await client.request("com.example/type")
+
+
+@EVERYWHERE
+async def test_methods_and_notifications_count_towards_the_limit_of_the_server(revision: str) -> None:
+    seen: list[str] = []
+    server = Server("notes", rate_limit="2/hour")
+    server.add_extension(Extension(ID, methods={FIND: find}, notifications={SEEN: lambda: seen.append("seen")}))
+    async with Client(server, protocol_version=revision) as client:
+        await client.request(FIND, {"word": "tea"})
+        await client.request(FIND, {"word": "tea"})
+        with pytest.raises(ServerError, match="2 requests"):
+            await client.request(FIND, {"word": "tea"})
+        await client.notify(SEEN)
+    assert seen == []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw
 
+from dovetail import engine as lazy
 from dovetail.engine.context import Context
 from dovetail.engine.handlers import Handler, call_in_slot
 from dovetail.engine.request_context import RequestContext
@@ -104,6 +105,8 @@ def _compile(extension: Extension, name: str, function: Callable[..., Any]) -> H
     async def handler(engine: "Engine", context: RequestContext) -> Result:
         if extension.declared_only:
             require_capabilities([extension.id], context.request.capabilities)
+        if engine.options.rate_limit:
+            await lazy.rate_limits.count_request(engine, context)
         params = members(context.request.raw_params)
         try:
             given = arguments.decode(Raw(jsonrpc.encode({key: params[key] for key in params.keys() & names})))
