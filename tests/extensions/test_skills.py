@@ -409,6 +409,18 @@ async def test_a_change_of_the_files_swaps_the_snapshot_and_is_announced(revisio
         assert "skill://acme/notes/SKILL.md" not in {each.uri for each in await client.list_resources(fresh=True)}
 
 
+async def test_a_directory_that_goes_while_its_reader_is_checked_is_read_as_it_was(folder: Path) -> None:
+    async def authorize(principal: Principal | None) -> bool:
+        (folder / "pdf" / "references" / "FORMS.md").unlink(missing_ok=True)
+        (folder / "pdf" / "references").rmdir()
+        await server.refresh()
+        return True
+
+    server = serve(folder, watch=False, authorize=authorize)
+    async with Client(server) as client:
+        assert "resources" in await client.request(READ_DIRECTORY, {"uri": "skill://pdf/references"})
+
+
 async def test_a_change_between_registration_and_start_is_found(folder: Path) -> None:
     server = serve(folder)  # as where workers are forked, perhaps days later
     write(folder, {"pdf/references/FORMS.md": "Later."})

@@ -93,7 +93,6 @@ class FileSnapshot(msgspec.Struct, frozen=True):
     resource: Resource
     contents: ResourceContents
     digest: str
-    size: int
 
     def is_same(self, other: "FileSnapshot") -> bool:
         return self.digest == other.digest and self.resource.definition == other.resource.definition
@@ -187,8 +186,9 @@ class SkillFolder:
         for parts in members:
             uri = uri_of(parts)
             found = files[uri] = files.get(uri) or self._file(uri, parts, "/".join(parts[len(root) :]))
-            listed.append({"uri": uri, "digest": found.digest, "size": found.size})
-            total += found.size
+            size = found.resource.definition.size or 0
+            listed.append({"uri": uri, "digest": found.digest, "size": size})
+            total += size
             if total > MAX_BYTES:
                 raise self.fail(root, f"its files have more than {MAX_BYTES:,} bytes together; exclude= some")
         uri = uri_of((*root, SKILL_FILE))
@@ -214,7 +214,7 @@ class SkillFolder:
             path=self.files.root.joinpath(*parts),
             access=self.access,
         )
-        return FileSnapshot(resource, contents, f"sha256:{hashlib.sha256(raw).hexdigest()}", len(raw))
+        return FileSnapshot(resource, contents, f"sha256:{hashlib.sha256(raw).hexdigest()}")
 
     def _front_matter(self, root: Parts, text: str | None) -> dict[str, Any]:
         """The front matter of a skill, checked."""
@@ -346,15 +346,15 @@ class Skills:
         return rule is None or await lazy.access.may_use(self.engine, context, rule)
 
     async def read_directory(self, engine: "Engine", context: RequestContext) -> Result:
-        uri = _known_uri(context)
+        uri, rules = _known_uri(context), engine.rules_of(context)
         folder = next((each for each in self.folders if uri in each.snapshot.directories), None)
-        rules = engine.rules_of(context)
+        snapshot = Snapshot() if folder is None else folder.snapshot  # a reload may come before the caller is checked
         if folder is None or not self._is_in_skill(uri, rules) or not await self._may_use(context, folder.access):
             raise ProtocolError(f"There is no directory {excerpt(uri)}", code=INVALID_PARAMS)
         scope, size, now = f"directory {uri}", engine.options.page_size, time.time()
         begin = decode_cursor(context.request.params.cursor, scope=scope, keys=engine.secrets, now=now)
-        children = folder.snapshot.directories[uri]
-        found = [self._child(each, folder.snapshot, rules) for each in children[begin : begin + size]]
+        children = snapshot.directories[uri]
+        found = [self._child(each, snapshot, rules) for each in children[begin : begin + size]]
         fields: dict[str, Any] = {"resources": [each for each in found if each is not None]}
         if begin + size < len(children):
             fields["nextCursor"] = encode_cursor(begin + size, scope=scope, key=engine.secrets[0], now=now)
