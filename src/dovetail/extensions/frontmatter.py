@@ -31,7 +31,7 @@ _IN_BLOCK, _IN_FLOW = (_PLAIN % (3 * (ends,)) for ends in ("", r",\[\]{}?"))
 _BLOCK_SCALAR, _FLOW_SCALAR = (re.compile(f"{_DOUBLE}|{_SINGLE}|{plain}") for plain in (_IN_BLOCK, _IN_FLOW))
 _BLOCK_KEY = re.compile(rf"({_DOUBLE}|{_SINGLE}|{_IN_BLOCK}) *:(?= |\Z)")
 _FLOW_KEY = re.compile(rf" *(?:({_DOUBLE}|{_SINGLE}) *:|({_IN_FLOW}) *:(?= ))")
-_TEXT_BELOW = re.compile(r"([|>])(-?)")
+_TEXT_BELOW = re.compile(r"([|>])(-?)(?: +(?:#.*)?)?\Z")
 _FOLDED = re.compile(r"^([^ \n].*)\n(\n*)(?=[^ \n])", re.MULTILINE)
 # Plain scalars: their values in YAML 1.2, and those that YAML 1.1 reads otherwise.
 _CONSTANTS = {"~": None, "null": None, "Null": None, "NULL": None, "true": True, "True": True, "TRUE": True}
@@ -157,7 +157,7 @@ class _Reader:
     def text_below(self, text: str, parent: int) -> str:
         """A text after `|`, or folded after `>`."""
         header = _TEXT_BELOW.match(text)
-        if header is None or not _END.match(text, header.end()):
+        if header is None:
             self.fail(f"a text after {text[0]} or {text[0]}- begins on the next line; a digit or + is not possible")
         self.at += 1
         begin, indent = self.at, 0
@@ -187,7 +187,7 @@ class _Reader:
                 self.fail("a list begins below the line of a text; put the text in quotes, or the list below its key")
             after += 1
         text = " ".join(parts)
-        value, at = self.flow(text, 0, depth) if text[0] in "[{" else self.match_scalar(_BLOCK_SCALAR, text, 0)
+        value, at = self.node(text, 0, depth, _BLOCK_SCALAR)
         end = _END.match(text, at)
         if end is None or ("#" in end[0] and len(parts) > 1):
             self.fail("the value is followed by something else; put the whole of it in quotes")
@@ -195,7 +195,7 @@ class _Reader:
         return value
 
     def flow(self, text: str, at: int, depth: int) -> tuple[Any, int]:
-        """The list or mapping in brackets that begins at `at`, and where it ends."""
+        """A list or mapping in brackets."""
         if depth > MAX_DEPTH:
             self.fail(TOO_DEEP)
         items: list[Any] = []
@@ -203,27 +203,26 @@ class _Reader:
         closing, at = ("]" if text[at] == "[" else "}"), _skip(text, at + 1)
         while text[at : at + 1] != closing:
             if closing == "]":
-                value, at = self.flow_value(text, at, depth)
+                value, at = self.node(text, at, depth + 1, _FLOW_SCALAR)
                 items.append(value)
             elif (key := _FLOW_KEY.match(text, at)) is None:
                 self.fail("in braces each value has a key: {key: value}")
             else:
                 name = self.key(key[1] or key[2], found)
-                found[name], at = self.flow_value(text, _skip(text, key.end()), depth)
+                found[name], at = self.node(text, _skip(text, key.end()), depth + 1, _FLOW_SCALAR)
             at = _skip(text, at)
             if text[at : at + 1] not in (",", closing):
                 self.fail(f"a comma or {closing} is missing; put texts with , : [ ] {{ or }} in quotes")
             at = _skip(text, at + 1) if text[at] == "," else at
         return items if closing == "]" else found, at + 1
 
-    def flow_value(self, text: str, at: int, depth: int) -> tuple[Any, int]:
-        is_flow = text[at : at + 1] in ("[", "{")
-        return self.flow(text, at, depth + 1) if is_flow else self.match_scalar(_FLOW_SCALAR, text, at)
-
-    def match_scalar(self, pattern: "re.Pattern[str]", text: str, at: int) -> tuple[Any, int]:
-        found = pattern.match(text, at)
+    def node(self, text: str, at: int, depth: int, scalar: "re.Pattern[str]") -> tuple[Any, int]:
+        """The value that begins at `at`, and where it ends."""
+        first = text[at : at + 1]
+        if first in ("[", "{"):
+            return self.flow(text, at, depth)
+        found = scalar.match(text, at)
         if found is None:
-            first = text[at : at + 1]
             quoted = "its closing quote is missing, or it has an escape that JSON has not"
             self.fail(quoted if first in ("'", '"') else f"a value can't begin with {first!r} here; put it in quotes")
         return self.scalar(found[0].rstrip(" ")), found.end()
