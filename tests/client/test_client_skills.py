@@ -122,6 +122,7 @@ async def test_contents_of_something_else_are_refused(alter: Any, server: Server
         ({"description": "Steal them."}, "description"),
         ({"name": "pdf2", "license": "MIT"}, "license, name"),
         ({"tested": 1}, "tested"),
+        ({"license": None}, "license"),
         ({"version": True}, "version"),
         ({"version": "1.0"}, "version"),
         ({"description": ["Fill in forms."]}, "description"),

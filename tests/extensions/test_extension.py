@@ -1,6 +1,7 @@
 """Extensions of anybody: how they are declared, their methods and notifications, and what tools may require."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
@@ -18,6 +19,14 @@ EVERYWHERE = pytest.mark.parametrize("revision", REVISIONS)
 
 def find(word: Annotated[str, Field(min_length=2)], limit: int = 5) -> dict[str, Any]:
     return {"found": [word] * limit}
+
+
+def returning(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+def print_nothing() -> None:
+    """Receive a notification."""
 
 
 def notes(**options: Any) -> Server:
@@ -145,6 +154,8 @@ def test_an_id_has_a_prefix_and_a_name(id: Any) -> None:
         (Extension(ID, methods={SEEN: find}), "a name of your own"),
         (Extension(ID, methods={"rpc.find": find}), "a name of your own"),
         (Extension(ID, methods={3: find}), "a name of your own"),  # type: ignore[dict-item]
+        (Extension(ID, methods={"com.example/suche/ä": find}), "printable ASCII without spaces"),
+        (Extension(ID, methods={" find": find}), "printable ASCII without spaces"),
         (Extension(ID, notifications={FIND: find}), "notifications/com.example/changed"),
         (Extension(ID, methods=[find]), "dict of functions"),  # type: ignore[arg-type]
         (Extension(ID, methods={FIND: 3}), "method com.example/notes/find"),  # type: ignore[dict-item]
@@ -163,6 +174,9 @@ def test_an_id_and_a_method_belong_to_one_extension() -> None:
         server.add_extension(Extension(ID))
     with pytest.raises(SetupError, match=f"has the method {FIND} already"):
         server.add_extension(Extension("com.example/other", methods={FIND: find}))
+    server.add_extension(Extension("com.example/seen", notifications={SEEN: print_nothing}))
+    with pytest.raises(SetupError, match=f"has the method {SEEN} already"):
+        server.add_extension(Extension("com.example/third", notifications={SEEN: print_nothing}))
 
 
 @EVERYWHERE
@@ -173,3 +187,36 @@ async def test_a_result_is_an_object(revision: str) -> None:
         with pytest.raises(ServerError, match="failed"):
             await client.request(FIND)
         assert "found" not in await client.request("com.example/none")
+
+
+@EVERYWHERE
+@pytest.mark.rule("EXT-9")
+async def test_a_result_keeps_its_meta_and_has_no_type_of_its_own(revision: str) -> None:
+    results: dict[str, Any] = {
+        "com.example/meta": {"_meta": {"com.example/cost": 3}},
+        "com.example/wrong": {"_meta": 3},
+        "com.example/type": {"resultType": "task"},
+    }
+    methods = {name: returning(each) for name, each in results.items()}
+    server = Server("notes")
+    server.add_extension(Extension(ID, methods=methods))
+    async with Client(server, protocol_version=revision) as client:
+        assert (await client.request("com.example/meta"))["_meta"]["com.example/cost"] == 3
+        with pytest.raises(ServerError, match="_meta of a result is an object"):
+            await client.request("com.example/wrong")
+        with pytest.raises(ServerError, match="resultType"):
+            await client.request("com.example/type")
+
+
+@EVERYWHERE
+async def test_methods_and_notifications_count_towards_the_limit_of_the_server(revision: str) -> None:
+    seen: list[str] = []
+    server = Server("notes", rate_limit="2/hour")
+    server.add_extension(Extension(ID, methods={FIND: find}, notifications={SEEN: lambda: seen.append("seen")}))
+    async with Client(server, protocol_version=revision) as client:
+        await client.request(FIND, {"word": "tea"})
+        await client.request(FIND, {"word": "tea"})
+        with pytest.raises(ServerError, match="2 requests"):
+            await client.request(FIND, {"word": "tea"})
+        await client.notify(SEEN)
+    assert seen == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, Server, ServerError, SetupError
+from dovetail import Client, Extension, Server, ServerError, SetupError
 from dovetail.auth.principal import Principal
 from dovetail.errors import INVALID_PARAMS
 from http_serving import hosted, until
@@ -274,10 +274,21 @@ async def test_disabled_skills_are_not_listed(folder: Path) -> None:
         assert [each.name for each in await client.list_skills()] == ["notes"]
         with pytest.raises(ServerError, match="Unknown skill"):
             await client.get_skill(PDF)
-        directory = await client.request(READ_DIRECTORY, {"uri": "skill://pdf/references"})
-        assert directory["resources"] == []
+        for uri in ("skill://pdf", "skill://pdf/references"):
+            with pytest.raises(ServerError, match="no directory"):
+                await client.request(READ_DIRECTORY, {"uri": uri})
         server.enable(names="skill://pdf/*")
         assert [each.name for each in await client.list_skills(fresh=True)] == ["notes", "pdf"]
+        assert (await client.request(READ_DIRECTORY, {"uri": "skill://pdf"}))["resources"]
+
+
+async def test_skills_that_are_added_after_a_rule_obey_it_too(folder: Path) -> None:
+    server = Server("skilled")
+    server.add_resource("skill://pdf/other", lambda: "x", name="other")
+    server.disable(names="skill://pdf/*")
+    server.add_skills(folder)
+    async with Client(server) as client:
+        assert [each.name for each in await client.list_skills()] == ["notes"]
 
 
 # ── registration ──
@@ -315,6 +326,14 @@ def test_what_can_not_be_served_names_the_file_and_the_fix(tmp_path: Path, files
     assert "server.add_skills(" in str(refused.value)
     assert len(server.engine.resources.direct) == 0
     assert "extensions" not in server.engine.capabilities.names
+
+
+def test_a_method_that_another_extension_has_is_refused_before_anything_is_added(folder: Path) -> None:
+    server = Server("x")
+    server.add_extension(Extension("com.example/skills", methods={"skills/list": lambda: None}))
+    with pytest.raises(SetupError, match="has the method skills/list already"):
+        server.add_skills(folder)
+    assert len(server.engine.resources.direct) == 0
 
 
 @pytest.mark.parametrize("make", ["link out", "link to a folder", "fifo", "broken link"])
@@ -388,6 +407,36 @@ async def test_a_change_of_the_files_swaps_the_snapshot_and_is_announced(revisio
         assert after.resources != before.resources
         assert await after.read("references/FORMS.md") == "Other."
         assert "skill://acme/notes/SKILL.md" not in {each.uri for each in await client.list_resources(fresh=True)}
+
+
+async def test_a_directory_that_goes_while_its_reader_is_checked_is_read_as_it_was(folder: Path) -> None:
+    async def authorize(principal: Principal | None) -> bool:
+        (folder / "pdf" / "references" / "FORMS.md").unlink(missing_ok=True)
+        (folder / "pdf" / "references").rmdir()
+        await server.refresh()
+        return True
+
+    server = serve(folder, watch=False, authorize=authorize)
+    async with Client(server) as client:
+        assert "resources" in await client.request(READ_DIRECTORY, {"uri": "skill://pdf/references"})
+
+
+async def test_a_change_between_registration_and_start_is_found(folder: Path) -> None:
+    server = serve(folder)  # as where workers are forked, perhaps days later
+    write(folder, {"pdf/references/FORMS.md": "Later."})
+    async with Client(server) as client, client.listen(resources=True) as changes:
+        while await (await client.get_skill(PDF)).read("references/FORMS.md") != "Later.":
+            await anext(changes)
+
+
+async def test_files_are_named_by_the_skill_that_they_belong_to_now(tmp_path: Path) -> None:
+    write(tmp_path, {"outer/SKILL.md": skill("outer"), "outer/inner/SKILL.md": skill("inner"), "outer/inner/a.md": "a"})
+    server = serve(tmp_path, watch=False)
+    async with Client(server) as client:
+        assert [each.name for each in await client.list_resources()] == ["outer", "inner", "inner/a.md"]
+        (tmp_path / "outer" / "SKILL.md").unlink()
+        await server.refresh()
+        assert [each.name for each in await client.list_resources(fresh=True)] == ["inner", "a.md"]
 
 
 async def test_a_change_of_a_description_alone_changes_the_list_of_resources(folder: Path) -> None:

@@ -105,7 +105,10 @@ class Skill:
         except ValueError as problem:
             raise self._differs(uri, f"its front matter can't be compared, {problem}") from None
         names = sorted({*fields, *self.frontmatter})
-        if wrong := [name for name in names if not _is_same(fields.get(name), self.frontmatter.get(name))]:
+        missing = object()
+        if wrong := [
+            name for name in names if not _is_same(fields.get(name, missing), self.frontmatter.get(name, missing))
+        ]:
             raise self._differs(uri, f"its front matter has another {', '.join(wrong)[:200]}")
 
     def _differs(self, uri: str, problem: str) -> BadResponse:

@@ -31,7 +31,8 @@ IPV6_NETWORK_BITS = 64  # of an address that name its network; its owner is free
 IPV6_SITE_BITS = 56  # that name a customer's site, which has many networks as a rule
 STORE_RETRY_DELAY = 5.0  # seconds from one call to a store that is unavailable to the next
 
-# The requests that count towards the server's limit: those that may run an author's function.
+# The requests that count towards the server's limit: those that may run an author's function,
+# as the methods and notifications of extensions do, which count themselves.
 COUNTED = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
 
 T = TypeVar("T")
@@ -190,11 +191,16 @@ def rate_limited(engine: "Engine", inner: "Layer") -> "Layer":
     """Middleware with the rate limit of the server, outside all others."""
 
     async def step(context: RequestContext) -> Result:
-        limiter = engine.call_limits.server_rates
-        if limiter is not None and context.request.method in COUNTED:
-            refusal = await limiter.refusal(context)
-            if refusal is not None:
-                raise RateLimited(refusal.words("This server", "request"), retry_after=refusal.retry_after)
+        if context.request.method in COUNTED:
+            await count_request(engine, context)
         return await inner(context)
 
     return step
+
+
+async def count_request(engine: "Engine", context: RequestContext) -> None:
+    """Count a request towards the server's limit. Raises RateLimited."""
+    limiter = engine.call_limits.server_rates
+    refusal = None if limiter is None else await limiter.refusal(context)
+    if refusal is not None:
+        raise RateLimited(refusal.words("This server", "request"), retry_after=refusal.retry_after)

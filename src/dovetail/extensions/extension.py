@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw
 
+from dovetail import engine as lazy
 from dovetail.engine.context import Context
 from dovetail.engine.handlers import Handler, call_in_slot
 from dovetail.engine.request_context import RequestContext
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 Functions = Mapping[str, Callable[..., Any]]
 NOTIFICATION = "notifications/"  # begins their names, and no other
 CORE = frozenset(row.name for row in (*REQUESTS, *NOTIFICATIONS))
-MAX_METHOD = 200  # characters
+METHOD = re.compile("(?!rpc[.])[!-~]{1,200}")  # which fits into a header of HTTP
 NO_PARAMS = Params()
 log = logging.getLogger("dovetail")
 
@@ -59,9 +61,10 @@ class ExtensionResult(msgspec.Struct, frozen=True):
     """The result of an extension's method."""
 
     fields: Mapping[str, Any]
+    meta: dict[str, Any] = {}
 
     def encode(self, shaper: Shaper) -> bytes:
-        return shaper.body(self.fields)
+        return shaper.body(self.fields, self.meta)
 
 
 def add_extension(engine: "Engine", extension: Extension) -> None:
@@ -78,17 +81,19 @@ def add_extension(engine: "Engine", extension: Extension) -> None:
             _check_method(name, kind, where)
             handlers[name] = _compile(extension, name, function)
     rows = {name: (Method(name, EVERY), handler) for name, handler in handlers.items() if name in extension.methods}
+    if doubled := sorted(engine.notifications.keys() & extension.notifications.keys()):
+        raise SetupError(f"{where}: another extension has the method {doubled[0]} already")
     engine.add_extension(extension.id, declared, rows, where)
     for name in extension.notifications:
         engine.notifications[name] = partial(_receive, engine, Method(name, EVERY), handlers[name])
 
 
 def _check_method(name: Any, kind: str, where: str) -> None:
-    is_name = isinstance(name, str) and 0 < len(name) <= MAX_METHOD and name.isprintable()
-    is_right = is_name and name.startswith(NOTIFICATION) == (kind == "notifications")
-    if not is_right or name in CORE or name.startswith("rpc."):
-        begins = '"notifications/com.example/changed"' if kind == "notifications" else '"com.example/find"'
-        raise SetupError(f"{where}: {kind}= has {name!r:.100}; use a name of your own, such as {begins}")
+    is_name = isinstance(name, str) and METHOD.fullmatch(name) and name not in CORE
+    if not is_name or name.startswith(NOTIFICATION) != (kind == "notifications"):
+        words = "notifications/com.example/changed" if kind == "notifications" else "com.example/find"
+        fix = f'use a name of your own in printable ASCII without spaces, such as "{words}"'
+        raise SetupError(f"{where}: {kind}= has {name!r:.100}; {fix}")
 
 
 def _compile(extension: Extension, name: str, function: Callable[..., Any]) -> Handler:
@@ -100,6 +105,8 @@ def _compile(extension: Extension, name: str, function: Callable[..., Any]) -> H
     async def handler(engine: "Engine", context: RequestContext) -> Result:
         if extension.declared_only:
             require_capabilities([extension.id], context.request.capabilities)
+        if engine.options.rate_limit:
+            await lazy.rate_limits.count_request(engine, context)
         params = members(context.request.raw_params)
         try:
             given = arguments.decode(Raw(jsonrpc.encode({key: params[key] for key in params.keys() & names})))
@@ -147,4 +154,9 @@ def _to_result(value: Any) -> ExtensionResult:
     fields = {} if value is None else msgspec.json.decode(encode_json(value))
     if not isinstance(fields, dict):
         raise OutputError(f"the result of a method is an object, or None; not {type(value).__name__}")
-    return ExtensionResult(fields)
+    if "resultType" in fields:
+        raise OutputError("resultType is a key of MCP; give the result another one")
+    meta = fields.pop("_meta", {})
+    if not isinstance(meta, dict):
+        raise OutputError(f"the _meta of a result is an object, not {type(meta).__name__}")
+    return ExtensionResult(fields, meta)

@@ -24,6 +24,7 @@ from dovetail import engine as lazy
 from dovetail.engine.call_tool import excerpt
 from dovetail.engine.handlers import Handler, list_handler
 from dovetail.engine.request_context import RequestContext
+from dovetail.engine.resources import WatchedFolder
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import INVALID_PARAMS, Busy, NotFound, ProtocolError, SetupError
 from dovetail.extensions.frontmatter import FrontMatterError, read_front_matter
@@ -42,6 +43,7 @@ from dovetail.registry.resources import Resource
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
+    from dovetail.engine.file_watcher import FileStat
 
 ID = "io.modelcontextprotocol/skills"
 SKILL_FILE = "SKILL.md"
@@ -91,7 +93,9 @@ class FileSnapshot(msgspec.Struct, frozen=True):
     resource: Resource
     contents: ResourceContents
     digest: str
-    size: int
+
+    def is_same(self, other: "FileSnapshot") -> bool:
+        return self.digest == other.digest and self.resource.definition == other.resource.definition
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -125,6 +129,7 @@ class SkillFolder:
     def __init__(self, files: Directory, access: AccessRule | None, where: str) -> None:
         self.files, self.access, self.where = files, access, where
         self.snapshot = Snapshot()
+        self.last_read: FileStat | None = None  # its state before that
         self.reloads = 0  # that were begun
 
     def fail(self, parts: Parts, problem: str) -> SetupError:
@@ -133,6 +138,7 @@ class SkillFolder:
 
     def read(self) -> Snapshot:
         """Read all skills. Raises SetupError."""
+        self.last_read = lazy.file_watcher.stat_path(str(self.files.root))
         names, folders = self._walk()
         roots = {parts[:-1] for parts in names if parts[-1] == SKILL_FILE}
         if not roots:
@@ -180,8 +186,9 @@ class SkillFolder:
         for parts in members:
             uri = uri_of(parts)
             found = files[uri] = files.get(uri) or self._file(uri, parts, "/".join(parts[len(root) :]))
-            listed.append({"uri": uri, "digest": found.digest, "size": found.size})
-            total += found.size
+            size = found.resource.definition.size or 0
+            listed.append({"uri": uri, "digest": found.digest, "size": size})
+            total += size
             if total > MAX_BYTES:
                 raise self.fail(root, f"its files have more than {MAX_BYTES:,} bytes together; exclude= some")
         uri = uri_of((*root, SKILL_FILE))
@@ -207,7 +214,7 @@ class SkillFolder:
             path=self.files.root.joinpath(*parts),
             access=self.access,
         )
-        return FileSnapshot(resource, contents, f"sha256:{hashlib.sha256(raw).hexdigest()}", len(raw))
+        return FileSnapshot(resource, contents, f"sha256:{hashlib.sha256(raw).hexdigest()}")
 
     def _front_matter(self, root: Parts, text: str | None) -> dict[str, Any]:
         """The front matter of a skill, checked."""
@@ -258,14 +265,17 @@ class Skills:
         access = access_rule({"scopes": scopes, "authorize": authorize}, where)  # type: ignore[typeddict-item]
         files = Directory(path, uri="skill://", exclude=exclude, hidden=hidden, max_bytes=MAX_BYTES)
         folder = SkillFolder(files, access, where)
-        self._put(folder, folder.read(), len(self.folders) + 1)
-        self.folders.append(folder)
-        if len(self.folders) == 1:
+        new = folder.read()
+        self._check(folder, new)
+        if not self.folders:
             self._declare(where)
+        self._put(folder, new, len(self.folders) + 1)
+        self.folders.append(folder)
         reload = partial(self.reload, folder, len(self.folders))
         self.engine.on_refresh(reload)
         if watch:
-            self.engine.resources.reloads[f"{files.root} {len(self.folders)}"] = (files.root, reload)
+            watched = WatchedFolder(files.root, reload, lambda: folder.last_read)
+            self.engine.resources.reloads[f"{files.root} {len(self.folders)}"] = watched
 
     def _declare(self, where: str) -> None:
         cached: dict[str, Any] = {"capability": "resources", "cacheable": True}
@@ -276,21 +286,24 @@ class Skills:
         ]
         methods = {row.name: (row, handler) for row, handler in rows}
         self.engine.add_extension(ID, DeclaredExtension({"directoryRead": True}), methods, where)
+        self.catalog.set_visibility(self.engine.resources.direct.rules)
         self.engine.extension_catalogs.append(self.catalog)
+
+    def _check(self, folder: SkillFolder, new: Snapshot) -> None:
+        """Raises SetupError if something else has the URI of a new file."""
+        added = {uri: each.resource for uri, each in new.files.items() if uri not in folder.snapshot.files}
+        for uri, resource in added.items():
+            if self.engine.resources.direct.find(uri) is not None:
+                raise SetupError(f"{folder.where}: there is already a resource {uri}; rename one of their folders")
+            self.engine.resources.check_overlaps(resource, folder.where)
 
     def _put(self, folder: SkillFolder, new: Snapshot, block: int) -> None:
         """Put a snapshot in the place of the last one, in one step for all requests; clients are notified."""
         old, resources = folder.snapshot.files, self.engine.resources
-        files = {
-            uri: old[uri] if uri in old and old[uri].digest == each.digest else each for uri, each in new.files.items()
-        }
+        files = {uri: old[uri] if uri in old and old[uri].is_same(each) else each for uri, each in new.files.items()}
         added = {uri: each.resource for uri, each in files.items() if uri not in old}
         changed = [uri for uri, each in files.items() if uri in old and old[uri] is not each]
         gone = [uri for uri in old if uri not in files]
-        for uri, resource in added.items():
-            if resources.direct.find(uri) is not None:
-                raise SetupError(f"{folder.where}: there is already a resource {uri}; rename one of their folders")
-            resources.check_overlaps(resource, folder.where)
         for uri in changed:
             resources.direct.replace(uri, files[uri].resource)
         self.catalog.exchange(folder.snapshot.skills, new.skills, block)
@@ -312,6 +325,7 @@ class Skills:
             try:
                 new = await self.engine.threads.run(folder.read, label="skills")
                 if turn == folder.reloads:
+                    self._check(folder, new)
                     self._put(folder, new, block)
                 return
             except Busy:
@@ -323,27 +337,34 @@ class Skills:
     async def get(self, engine: "Engine", context: RequestContext) -> Result:
         uri = _known_uri(context)
         entry = self.catalog.find(uri, engine.rules_of(context))
-        if entry is None or (entry.access is not None and not await lazy.access.may_use(engine, context, entry.access)):
+        if entry is None or not await self._may_use(context, entry.access):
             raise ProtocolError(f"Unknown skill: {excerpt(uri)}", code=INVALID_PARAMS)
         hint = engine.options.hint if entry.access is None else replace(engine.options.hint, scope="private")
         return SkillResult({"skill": entry.definition}, hint)
 
+    async def _may_use(self, context: RequestContext, rule: AccessRule | None) -> bool:
+        return rule is None or await lazy.access.may_use(self.engine, context, rule)
+
     async def read_directory(self, engine: "Engine", context: RequestContext) -> Result:
-        uri = _known_uri(context)
+        uri, rules = _known_uri(context), engine.rules_of(context)
         folder = next((each for each in self.folders if uri in each.snapshot.directories), None)
-        rule = None if folder is None else folder.access
-        if folder is None or (rule is not None and not await lazy.access.may_use(engine, context, rule)):
+        snapshot = Snapshot() if folder is None else folder.snapshot  # a reload may come before the caller is checked
+        if folder is None or not self._is_in_skill(uri, rules) or not await self._may_use(context, folder.access):
             raise ProtocolError(f"There is no directory {excerpt(uri)}", code=INVALID_PARAMS)
         scope, size, now = f"directory {uri}", engine.options.page_size, time.time()
         begin = decode_cursor(context.request.params.cursor, scope=scope, keys=engine.secrets, now=now)
-        children = folder.snapshot.directories[uri]
-        found = [
-            self._child(each, folder.snapshot, engine.rules_of(context)) for each in children[begin : begin + size]
-        ]
+        children = snapshot.directories[uri]
+        found = [self._child(each, snapshot, rules) for each in children[begin : begin + size]]
         fields: dict[str, Any] = {"resources": [each for each in found if each is not None]}
         if begin + size < len(children):
             fields["nextCursor"] = encode_cursor(begin + size, scope=scope, key=engine.secrets[0], now=now)
         return SkillResult(fields)
+
+    def _is_in_skill(self, uri: str, rules: Rules) -> bool:
+        """Whether a directory is, or is below, that of a skill which is not disabled."""
+        parts = uri.split("/")
+        above = ("/".join(parts[:depth]) for depth in range(len(parts), 2, -1))
+        return any(self.catalog.find(f"{each}/{SKILL_FILE}", rules) is not None for each in above)
 
     def _child(self, uri: str, snapshot: Snapshot, rules: Rules) -> ResourceDefinition | None:
         """A file or folder of a directory; None if it is disabled."""
