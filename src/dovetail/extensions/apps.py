@@ -151,7 +151,7 @@ def tool_options(engine: "Engine", function: Callable[..., Any], options: ToolOp
     ui = {**meta.get("ui", {})}
     if visibility is not None:
         if not visibility:
-            raise SetupError(f'{info.where}: visibility=[] shows it to nobody; name "model", "app" or both')
+            raise SetupError(f'{info.where}: visibility=[] is empty; name "model", "app" or both')
         ui["visibility"] = [*_known(visibility, VISIBILITY, f"{info.where}, visibility")]
     if uri is not None:
         if given.get("output", "auto") not in ("auto", "both") or given.get("structured_output") is False:

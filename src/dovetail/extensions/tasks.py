@@ -108,7 +108,7 @@ class Methods:
         return TaskFields(changed.fields(id))
 
     async def update(self, engine: "Engine", context: RequestContext) -> Result:  # noqa: ARG002
-        """Take answers to questions that are open. Others are ignored, whatever they are."""
+        """Take answers to questions that are open. Others are ignored."""
         id, record = await self._find(context)
         given = context.request.params.input_responses
         for key in given.keys() & record.questions.keys():

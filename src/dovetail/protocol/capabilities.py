@@ -37,7 +37,7 @@ class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, names=self.names - {"logging"}, list_changed=False, sessions=False)
 
     def without_task_list(self) -> "ServerCapabilities":
-        """The capabilities for a client that could be anybody: it is shown no list of tasks, since it has none."""
+        """The capabilities for a client that is not known: it is shown no list of tasks, since it has none."""
         tasks = {name: parts for name, parts in self.tasks.items() if name != "list"}
         return msgspec.structs.replace(self, tasks=tasks)
 
