@@ -202,7 +202,7 @@ class RequestContext(msgspec.Struct, eq=False):
 
     @property
     def task_list(self) -> str | None:
-        """Whose tasks a list of 2025-11-25 has: the caller's, on a pipe the session's; None if the caller is not known."""
+        """Whose tasks a list of 2025-11-25 has: the caller's, or the session's on a pipe; None if unknown."""
         session = self.request.session
         return self.owner or (None if session is None or self.request.headers is not None else session.id)
 

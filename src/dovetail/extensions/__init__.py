@@ -1,4 +1,4 @@
-"""Extensions of the protocol: an API for extensions of your own, and three official ones. A server without them loads none."""
+"""Extensions of the protocol: an API for your own, and three official ones. A server without them loads none."""
 
 from typing import TYPE_CHECKING
 
