@@ -165,6 +165,32 @@ async def test_a_cancelled_caller(revision: str) -> None:
     assert "notifications/cancelled" not in server.methods()
 
 
+async def test_who_waits_while_another_one_gives_up() -> None:
+    server = TaskServer(MODERN, asking())
+    asked, stopping, may_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def elicit(question: Any) -> None:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopping.set()
+            await may_stop.wait()
+
+    async with client_of(server, elicitation_handler=elicit) as client:
+        task = await client.start_tool("render")
+        first = asyncio.create_task(task.wait())
+        await asked.wait()
+        first.cancel()
+        await stopping.wait()
+        second = asyncio.create_task(task.wait())
+        server.states = [DONE]
+        assert (await second).text == "done"
+        may_stop.set()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+
 @both_forms
 async def test_the_whole_has_a_limit(revision: str) -> None:
     server = TaskServer(revision, WORKING)

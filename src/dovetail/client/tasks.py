@@ -6,7 +6,7 @@ comes as its own requests.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -127,7 +127,6 @@ class ToolTask:
         self._rounds = 0
         self._asked: dict[str, tuple[str, Any]] = {}  # method and params by key
         self._answered: set[str] = set()
-        self._questions: dict[str, asyncio.Task[None]] = {}  # handlers that run, or have run, by key
 
     def __repr__(self) -> str:
         return f"<ToolTask {self.id}: {self.status}>"
@@ -216,13 +215,15 @@ class ToolTask:
         if self._follower is None or self._follower.done():
             self._follower = asyncio.create_task(self._follow())
             self._follower.add_done_callback(lambda _: self._announce())
+        follower = self._follower
         self._waiters += 1
         try:
-            yield self._follower
+            yield follower
         finally:
             self._waiters -= 1
             if not self._waiters:
-                await cancel_and_wait(self._follower)
+                self._follower = None  # whoever comes while it ends needs another
+                await cancel_and_wait(follower)
 
     async def _follow(self) -> None:
         """Poll until there is an outcome; handlers run at the same time, and the first failure ends all."""
@@ -232,27 +233,26 @@ class ToolTask:
                 await follow(handlers)
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        finally:
-            self._questions.clear()
 
     async def _follow_extension(self, handlers: asyncio.TaskGroup) -> None:
+        questions: dict[str, asyncio.Task[None]] = {}  # handlers that run, or have run, by key
         while self._outcome is None:
             await self._poll()
             assert self._latest is not None
             requests = (self._latest.status == "input_required" and self._latest.input_requests) or {}
-            for key in self._questions.keys() - requests.keys():
-                self._questions.pop(key).cancel()
-            for key, run_handler in self._new_questions(requests).items():
-                self._questions[key] = handlers.create_task(self._answer(key, run_handler))
+            for key in questions.keys() - requests.keys():
+                questions.pop(key).cancel()
+            for key, run_handler in self._new_questions(requests, questions.keys()).items():
+                questions[key] = handlers.create_task(self._answer(key, run_handler))
 
-    def _new_questions(self, requests: Mapping[str, InputRequest]) -> dict[str, RunHandler]:
+    def _new_questions(self, requests: Mapping[str, InputRequest], known: Set[str]) -> dict[str, RunHandler]:
         if len(requests) > MAX_QUESTIONS:
             raise BadResponse(f"{GET}: the server asks more than {MAX_QUESTIONS} questions at once")
         for key, request in requests.items():
             asked = (request.method, msgspec.json.decode(request.params))
             if self._asked.setdefault(key, asked) != asked:
                 raise BadResponse(f"{GET}: the key {key[:100]!r} was reused incompatibly, for another question")
-        new = {key: each for key, each in requests.items() if key not in self._answered | self._questions.keys()}
+        new = {key: each for key, each in requests.items() if key not in self._answered | known}
         self._rounds += bool(new)
         if self._rounds > self._session.max_rounds:
             asks = f"the server still asks for more after {self._session.max_rounds} rounds"
