@@ -143,6 +143,21 @@ async def test_a_task_is_cancelled(revision: str) -> None:
         assert task.status == "cancelled"
 
 
+async def test_a_task_that_ends_while_it_is_cancelled_has_ended() -> None:
+    server = TaskServer(CORE, WORKING)
+    async with client_of(server) as client:
+        task = await client.start_tool("render")
+        server.on_tasks_cancel = lambda message: None  # type: ignore[method-assign]
+        cancelling = asyncio.create_task(task.cancel())
+        await until(lambda: "tasks/cancel" in server.methods())
+        server.states = [DONE]
+        assert (await task.wait()).text == "done"
+        (request,) = (message for message in server.sent if message.get("method") == "tasks/cancel")
+        server.say({"jsonrpc": "2.0", "id": request["id"], "result": server.task(WORKING)})
+        await cancelling
+        assert task.status == "completed"
+
+
 @both_forms
 async def test_a_cancelled_caller(revision: str) -> None:
     """The task of `call_tool` is cancelled, by `tasks/cancel`; that of a handle goes on."""

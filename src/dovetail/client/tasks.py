@@ -196,7 +196,7 @@ class ToolTask:
         if self.is_ended:
             return
         raw = await self._send(CANCEL)
-        if self._is_core:
+        if self._is_core and not self.is_ended:
             self._see(CANCEL, raw)
 
     # ── polling ──
