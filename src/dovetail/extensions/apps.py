@@ -45,8 +45,8 @@ KINDS = {
 }
 MAX_SHOWN = 5  # sources in one error
 _URI = re.compile(r"ui://[^\s{}]+")
-_ORIGIN = re.compile(r"(https?|wss?)://((?:\*\.)?[a-z0-9._-]+|\[[0-9a-f:]+\])(?::(\d{1,5}|\*))?", re.IGNORECASE)
-_DOCUMENT = re.compile(r"\ufeff?(?:\s|<!--.*?-->)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
+_ORIGIN = re.compile(r"(https?|wss?)://((?:\*\.)?[a-z0-9._-]+|\[[0-9a-f:]+\])(?::(\d{1,5}|\*))?", re.ASCII | re.I)
+_DOCUMENT = re.compile(r"\ufeff?(?>\s+|<!--.*?-->)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
 log = logging.getLogger("dovetail")
 
 
@@ -268,18 +268,23 @@ def problems(document: str, csp: Mapping[str, Sequence[str]]) -> Iterator[str]:
         hint = "" if "<" in document or not document.endswith(".html") else f'; for a file write Path("{document}")'
         yield f"that is no HTML document: it begins with <!doctype html>{hint}"
         return
-    sources, seen = Sources(document), set[str]()
-    for key, written in sources.found:
-        url = written if key == "base_uri" else urljoin(sources.base, written)
-        if len(seen) < MAX_SHOWN and written not in seen and (found := _problem(key, url, csp[key])) is not None:
-            seen.add(written)
+    try:
+        sources, seen = Sources(document), set[str]()
+    except AssertionError as failure:  # of the parser, for some of what begins with <![
+        yield f"that is no HTML document: {failure!s:.200}"
+        return
+    for key, url in sources.found:
+        base = "" if key == "base_uri" else sources.base
+        if len(seen) < MAX_SHOWN and url not in seen and (found := _problem(key, base, url, csp[key])) is not None:
+            seen.add(url)
             yield found
 
 
-def _problem(key: str, url: str, allowed: Sequence[str]) -> str | None:
-    if not url or url.startswith("#"):
-        return None
+def _problem(key: str, base: str, url: str, allowed: Sequence[str]) -> str | None:
     try:
+        url = urljoin(base, url)
+        if not url or url.startswith("#"):
+            return None
         parts = urlsplit(f"https:{url}" if url.startswith("//") else url)
         port = parts.port
     except ValueError:
