@@ -108,19 +108,19 @@ class ToolTask:
         session: "ClientSession",
         id: str | None,
         read_result: ReadResult,
-        timeout: "Timeout" = "default",
-        *,
+        timeout: "Timeout",
         latest: WireTask | None = None,
         outcome: Raw | None = None,
     ) -> None:
         self.id = id
         self._session = session
+        self._is_core = session.revision.core_tasks
         self._read_result = read_result
         self._timeout = timeout
         self._latest = latest
         self._outcome: Raw | DovetailError | None = outcome
         self._due = 0.0 if latest is None else _now() + latest.poll_seconds  # when the server may be asked again
-        self._news = asyncio.Event()  # there is a new one for each change
+        self._news = asyncio.Event()  # there is a new one for each state
         self._polling = asyncio.Lock()
         self._follower: asyncio.Task[None] | None = None
         self._waiters = 0
@@ -188,22 +188,20 @@ class ToolTask:
 
     async def refresh(self) -> None:
         """Ask the server for the status once, but not sooner than it wants to be asked again."""
-        if self.id is not None:
-            await self._poll()
+        async with self._polling:
+            if not self._is_final:  # the first state in which it has ended
+                await asyncio.sleep(self._due - _now())
+                self._see(GET, await self._send(GET))
 
     async def cancel(self) -> None:
         """Ask the server to cancel the task. It may end otherwise all the same: `wait` tells."""
         if self.is_ended:
             return
         raw = await self._send(CANCEL)
-        if self._is_core and not self.is_ended:
+        if self._is_core and not self.is_ended:  # it may have ended meanwhile
             self._see(CANCEL, raw)
 
     # ── polling ──
-
-    @property
-    def _is_core(self) -> bool:
-        return self._session.revision.core_tasks
 
     @property
     def _is_final(self) -> bool:
@@ -227,17 +225,16 @@ class ToolTask:
 
     async def _follow(self) -> None:
         """Poll until there is an outcome; handlers run at the same time, and the first failure ends all."""
-        follow = self._follow_core if self._is_core else self._follow_extension
         try:
             async with asyncio.TaskGroup() as handlers:
-                await follow(handlers)
+                await (self._follow_core if self._is_core else self._follow_extension)(handlers)
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
 
     async def _follow_extension(self, handlers: asyncio.TaskGroup) -> None:
         questions: dict[str, asyncio.Task[None]] = {}  # handlers that run, or have run, by key
         while self._outcome is None:
-            await self._poll()
+            await self.refresh()
             assert self._latest is not None
             requests = (self._latest.status == "input_required" and self._latest.input_requests) or {}
             for key in questions.keys() - requests.keys():
@@ -268,7 +265,7 @@ class ToolTask:
     async def _follow_core(self, handlers: asyncio.TaskGroup) -> None:
         reading: asyncio.Task[Raw | ServerError] | None = None
         while not self._is_final:
-            await self._poll()
+            await self.refresh()
             if self.status == "input_required" and (reading is None or reading.done()):
                 reading = handlers.create_task(self._request_result())  # questions may need a stream to come on
         if self.status == "cancelled":
@@ -285,25 +282,18 @@ class ToolTask:
         except ServerError as failure:
             return failure
 
-    async def _poll(self) -> None:
-        """Request the state, once the server may be asked again; the first one in which the task has ended is final."""
-        async with self._polling:
-            if not self._is_final:
-                await asyncio.sleep(self._due - _now())
-                self._see(GET, await self._send(GET))
-
     def _see(self, method: str, raw: Raw) -> None:
-        before, task = self._latest, read_result(method, raw, WireTask)
+        task = read_result(method, raw, WireTask)
         if task.task_id != self.id:
             raise BadResponse(f"{method}: the server answers for another task")
         self._due = _now() + task.poll_seconds
         if not self._is_core:
             self._outcome = task.outcome
         self._latest = task
-        if before is None or before.update != task.update:
-            self._announce()
+        self._announce()
 
     def _announce(self) -> None:
+        """Wake those who iterate; they look at what is new themselves."""
         self._news.set()
         self._news = asyncio.Event()
 
