@@ -61,9 +61,9 @@ class WireTask(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def outcome(self) -> Raw | DovetailError | None:
-        """The result or error of a task that has ended, since 2026-07-28."""
+        """The result or error of a task that has ended; in 2025-11-25 only that it was cancelled."""
         if self.status == "cancelled":
-            return _cancelled(self.status_message)
+            return TaskCancelled(": ".join(filter(None, ["The task was cancelled", self.status_message])))
         if self.status == "failed":
             return read_server_error("tools/call", self.error)
         return self.result if self.status == "completed" else None
@@ -268,9 +268,7 @@ class ToolTask:
             await self.refresh()
             if self.status == "input_required" and (reading is None or reading.done()):
                 reading = handlers.create_task(self._request_result())  # questions may need a stream to come on
-        if self.status == "cancelled":
-            self._outcome = _cancelled(self.message)
-        elif self._outcome is None:
+        if self._outcome is None:
             early = None if reading is None else await reading
             self._outcome = early if isinstance(early, Raw) else await self._request_result()
         if reading is not None:
@@ -287,7 +285,7 @@ class ToolTask:
         if task.task_id != self.id:
             raise BadResponse(f"{method}: the server answers for another task")
         self._due = _now() + task.poll_seconds
-        if not self._is_core:
+        if not self._is_core or task.status == "cancelled":
             self._outcome = task.outcome
         self._latest = task
         self._announce()
@@ -311,10 +309,6 @@ class ToolTask:
                 backoff.retry = failure.retry_after if isinstance(failure, TooManyRequests) else None
             await asyncio.sleep(backoff.next_delay())
         raise AssertionError
-
-
-def _cancelled(message: str | None) -> TaskCancelled:
-    return TaskCancelled("The task was cancelled" + ("" if message is None else f": {message}"))
 
 
 def _now() -> float:
