@@ -56,6 +56,16 @@ def test_a_call_that_becomes_no_task_has_a_result_at_once(run: Run, revision: st
     assert run(server, "call", URL, "render", "--background").stdout == "quick\n"
 
 
+def test_a_long_id_is_printed_as_a_whole(run: Run) -> None:
+    """Some servers sign what they have to know of a task into its id."""
+    server, id = TaskServer(MODERN, WORKING), "a" * 2_000
+    created = {"resultType": "task", **server.task(WORKING), "taskId": id}
+    server.on_tools_call = lambda message: created  # type: ignore[method-assign]
+    done = run(server, "call", URL, "render", "--background")
+    assert done.stdout == f"{id}\n"
+    assert f" {id} --wait" in done.stderr
+
+
 def test_a_program_has_no_background(run: Run) -> None:
     done = run(TaskServer(MODERN, DONE), "call", "dovetail.reference", "render", "--background")
     assert done.exit_code == USAGE_ERROR

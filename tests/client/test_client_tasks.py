@@ -143,6 +143,21 @@ async def test_a_task_is_cancelled(revision: str) -> None:
         assert task.status == "cancelled"
 
 
+async def test_a_task_that_ends_while_it_is_cancelled_has_ended() -> None:
+    server = TaskServer(CORE, WORKING)
+    async with client_of(server) as client:
+        task = await client.start_tool("render")
+        server.on_tasks_cancel = lambda message: None  # type: ignore[method-assign]
+        cancelling = asyncio.create_task(task.cancel())
+        await until(lambda: "tasks/cancel" in server.methods())
+        server.states = [DONE]
+        assert (await task.wait()).text == "done"
+        (request,) = (message for message in server.sent if message.get("method") == "tasks/cancel")
+        server.say({"jsonrpc": "2.0", "id": request["id"], "result": server.task(WORKING)})
+        await cancelling
+        assert task.status == "completed"
+
+
 @both_forms
 async def test_a_cancelled_caller(revision: str) -> None:
     """The task of `call_tool` is cancelled, by `tasks/cancel`; that of a handle goes on."""
@@ -163,6 +178,32 @@ async def test_a_cancelled_caller(revision: str) -> None:
             await calling
     assert len(server.calls("tasks/cancel")) == 1
     assert "notifications/cancelled" not in server.methods()
+
+
+async def test_who_waits_while_another_one_gives_up() -> None:
+    server = TaskServer(MODERN, asking())
+    asked, stopping, may_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def elicit(question: Any) -> None:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopping.set()
+            await may_stop.wait()
+
+    async with client_of(server, elicitation_handler=elicit) as client:
+        task = await client.start_tool("render")
+        first = asyncio.create_task(task.wait())
+        await asked.wait()
+        first.cancel()
+        await stopping.wait()
+        second = asyncio.create_task(task.wait())
+        server.states = [DONE]
+        assert (await second).text == "done"
+        may_stop.set()
+        with pytest.raises(asyncio.CancelledError):
+            await first
 
 
 @both_forms

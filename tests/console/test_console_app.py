@@ -123,7 +123,15 @@ async def test_the_frame_of_a_view_has_its_policy_and_no_rights() -> None:
         "frame-src https://f.example",
         "base-uri https://b.example",
     }
-    for bad in ("*", "https:", "'self'", "https://a.example;script-src%20*", "https://a%0d%0ax", "data:"):
+    for bad in (
+        "*",
+        "https:",
+        "'self'",
+        "https://a.example;script-src%20*",
+        "https://a%0d%0ax",
+        "data:",
+        "https://%c5%bf.example",
+    ):
         assert await policy(f"connectDomains={bad}") == nothing
 
 

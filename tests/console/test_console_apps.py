@@ -82,6 +82,36 @@ def test_a_view_calls_a_tool_after_a_yes_and_not_after_a_no(tab: ConsolePage, vi
     assert again.evaluate("answer")["code"] == -1
 
 
+HASTY = """() => new MutationObserver(() => {
+  const dialog = document.querySelector("dialog");
+  dialog?.querySelector("footer button").click();
+  dialog?.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", ctrlKey: true}));
+}).observe(document.body, {childList: true})"""
+
+
+def test_a_click_meant_for_the_view_is_no_yes(own_tab: ConsolePage) -> None:
+    """A view may ask just when its user clicks twice, or presses a key, where the button will be."""
+    tab, view = own_tab, shown(own_tab)
+    tab.page.evaluate(HASTY)
+    view.evaluate("() => { globalThis.answer = ask('tools/call', {name: 'redraw', arguments: {}}); }")
+    tab.sees(tab.dialog, "The view wants to call redraw")
+    tab.dialog.get_by_role("button", name="Refuse").click()
+    assert "does not let the view call redraw" in view.evaluate("answer")["message"]
+
+
+def test_a_view_gets_no_keys_that_are_meant_for_a_dialog(tab: ConsolePage, view: Any) -> None:
+    view.evaluate("() => { document.body.insertAdjacentHTML('beforeend', '<input id=keys>'); }")
+    take_focus = "() => { keys.focus(); return keys.value; }"
+    tab.button("Settings").click()
+    field = tab.dialog.get_by_role("textbox").first
+    field.focus()
+    view.evaluate(take_focus)
+    tab.page.keyboard.type("secret")
+    assert view.evaluate(take_focus) == ""
+    assert field.input_value().endswith("secret")
+    tab.dialog.get_by_role("button", name="Cancel").click()
+
+
 def test_the_chart_of_the_documentation_is_drawn_and_grows(tab: ConsolePage) -> None:
     tab.call("forecast", city="Oslo")
     chart = tab.region("View").locator("iframe:visible").content_frame

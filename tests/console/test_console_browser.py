@@ -387,6 +387,16 @@ def test_a_question_that_a_task_takes_back_is_closed(tab: ConsolePage, tasks: di
     assert not tab.dialog.count()
 
 
+def test_a_task_has_no_end_of_questions(tab: ConsolePage, tasks: dict[str, Any]) -> None:
+    question = ASKING["inputRequests"]["a"]
+    for stem in ("first", "second"):
+        tasks["state"] = {**ASKING, "inputRequests": {f"{stem} {number}": question for number in range(60)}}
+        if stem == "first":
+            tab.sees(tab.dialog, "Your name?")
+    tab.sees(tab.result, "too many questions")
+    assert not tab.dialog.count()
+
+
 def test_a_task_is_cancelled_with_its_call(tab: ConsolePage, tasks: dict[str, Any]) -> None:
     with tab.page.expect_request(lambda request: request.headers.get("mcp-method") == "tasks/cancel") as sent:
         tab.button("Cancel").click()

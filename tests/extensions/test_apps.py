@@ -211,6 +211,11 @@ async def test_a_proxy_passes_views_as_they_are(revision: str) -> None:
         (PAGE, {"csp": {"connect": ["https://a.example/path"]}}, "an origin without a path"),
         (PAGE, {"csp": {"connect": ["*"]}}, "an origin without a path"),
         (PAGE, {"csp": {"connect": ["https://a.example; script-src *"]}}, "an origin without a path"),
+        (PAGE, {"csp": {"connect": ["https://\u017f.example"]}}, "an origin without a path"),  # it ignores case to an s
+        (PAGE, {"csp": {"connect": ["https://a.example:\u0664"]}}, "an origin without a path"),
+        ("<!-- built -->" * 50 + "<p>", {}, "no HTML document"),
+        ("<!doctype html><base href='//['><img src=a>", {}, "is no URL"),
+        ("<!doctype html><![ INCLUDE [x]]>", {}, "no HTML document"),
         (PAGE, {"permissions": ["camra"]}, "did you mean camera"),
         (PAGE, {"mime_type": "text/html"}, "unknown options mime_type"),
     ],

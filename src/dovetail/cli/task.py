@@ -20,6 +20,7 @@ Examples:
   dovetail task http://127.0.0.1:8000/mcp ID                       its state now
   dovetail task http://127.0.0.1:8000/mcp ID --wait -o film.mp4    its result, when it has one
 """
+MAX_WIDTH = 10_000  # of an id: it is of no use without its end
 
 
 @click.command("task", cls=ServerCommand, epilog=EXAMPLES)
@@ -59,9 +60,9 @@ def show_started(task: "ToolTask", shown: str, *, as_json: bool) -> None:
     if as_json:
         show_state(task, as_json=True)
     else:
-        terminal.out(terminal.one_line(task.id or ""))
         words = shlex.join(["dovetail", "task", shown, task.id or "", "--wait"])
-        terminal.err(f"{terminal.one_line(words)} waits for its result", dim=True)
+        terminal.out(terminal.one_line(task.id or "", MAX_WIDTH))
+        terminal.err(f"{terminal.one_line(words, MAX_WIDTH)} waits for its result", dim=True)
 
 
 def show_state(task: "ToolTask", *, as_json: bool) -> None:

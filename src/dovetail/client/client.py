@@ -124,11 +124,11 @@ class Client:
         `idempotency_key`, a random one if none is given, and is called again with it after a lost connection.
         """
         raw = await self._call(name, arguments, timeout, progress_handler, log_level, idempotency_key)
-        task = self._read_task(name, raw, timeout)
-        if task is not None:
-            async with task.or_cancel():
-                return await task.wait(raise_on_error=raise_on_error)
-        return await self._read_call(name, timeout, raw, raise_on_error)
+        if not self._session.asks_for_tasks:
+            return await self._read_call(name, timeout, raw, raise_on_error)
+        task = self._task_of(name, raw, timeout)
+        async with task.or_cancel():
+            return await task.wait(raise_on_error=raise_on_error)
 
     async def start_tool(
         self,
@@ -146,11 +146,7 @@ class Client:
         """
         self._require_tasks("start_tool")
         raw = await self._call(name, arguments, timeout, progress_handler, log_level, idempotency_key)
-        task = self._read_task(name, raw, timeout)
-        if task is not None:
-            return task
-        read = partial(self._read_call, name, timeout)
-        return ToolTask(self._session, None, read, timeout, latest=WireTask("", "completed"), outcome=raw)
+        return self._task_of(name, raw, timeout)
 
     def task(self, id: str, *, timeout: Timeout = "default") -> ToolTask:
         """A handle of a task that was started before, perhaps by another process. Needs `Client(tasks=True)`."""
@@ -192,15 +188,12 @@ class Client:
                 refused.add_note("Client(…, tasks=True) declares tasks, and waits for them.")
             raise
 
-    def _read_task(self, name: str, raw: Raw, timeout: Timeout) -> ToolTask | None:
-        """The task that a call has become, if the client asks for tasks; without that it's a BadResponse later."""
-        if not self._session.asks_for_tasks:
-            return None
-        created = read_created("tools/call", raw, self._session.revision)
+    def _task_of(self, name: str, raw: Raw, timeout: Timeout) -> ToolTask:
+        """A handle of a call, which has ended if the call did not become a task."""
+        created, read = read_created("tools/call", raw, self._session.revision), partial(self._read_call, name, timeout)
         if created is None:
-            return None
-        read = partial(self._read_call, name, timeout)
-        return ToolTask(self._session, created.task_id, read, timeout, latest=created)
+            return ToolTask(self._session, None, read, timeout, WireTask("", "completed"), raw)
+        return ToolTask(self._session, created.task_id, read, timeout, created)
 
     async def _read_call(self, name: str | None, timeout: Timeout, raw: Raw, raise_on_error: bool) -> CallToolResult:
         answer = read_result("tools/call", raw, WireCallResult)

@@ -6,7 +6,7 @@ comes as its own requests.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -61,9 +61,9 @@ class WireTask(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def outcome(self) -> Raw | DovetailError | None:
-        """The result or error of a task that has ended, since 2026-07-28."""
+        """The result or error of a task that has ended; in 2025-11-25 only that it was cancelled."""
         if self.status == "cancelled":
-            return _cancelled(self.status_message)
+            return TaskCancelled(": ".join(filter(None, ["The task was cancelled", self.status_message])))
         if self.status == "failed":
             return read_server_error("tools/call", self.error)
         return self.result if self.status == "completed" else None
@@ -108,26 +108,25 @@ class ToolTask:
         session: "ClientSession",
         id: str | None,
         read_result: ReadResult,
-        timeout: "Timeout" = "default",
-        *,
+        timeout: "Timeout",
         latest: WireTask | None = None,
         outcome: Raw | None = None,
     ) -> None:
         self.id = id
         self._session = session
+        self._is_core = session.revision.core_tasks
         self._read_result = read_result
         self._timeout = timeout
         self._latest = latest
         self._outcome: Raw | DovetailError | None = outcome
         self._due = 0.0 if latest is None else _now() + latest.poll_seconds  # when the server may be asked again
-        self._news = asyncio.Event()  # there is a new one for each change
+        self._news = asyncio.Event()  # there is a new one for each state
         self._polling = asyncio.Lock()
         self._follower: asyncio.Task[None] | None = None
         self._waiters = 0
         self._rounds = 0
         self._asked: dict[str, tuple[str, Any]] = {}  # method and params by key
         self._answered: set[str] = set()
-        self._questions: dict[str, asyncio.Task[None]] = {}  # handlers that run, or have run, by key
 
     def __repr__(self) -> str:
         return f"<ToolTask {self.id}: {self.status}>"
@@ -189,22 +188,20 @@ class ToolTask:
 
     async def refresh(self) -> None:
         """Ask the server for the status once, but not sooner than it wants to be asked again."""
-        if self.id is not None:
-            await self._poll()
+        async with self._polling:
+            if not self._is_final:  # the first state in which it has ended
+                await asyncio.sleep(self._due - _now())
+                self._see(GET, await self._send(GET))
 
     async def cancel(self) -> None:
         """Ask the server to cancel the task. It may end otherwise all the same: `wait` tells."""
         if self.is_ended:
             return
         raw = await self._send(CANCEL)
-        if self._is_core:
+        if self._is_core and not self.is_ended:  # it may have ended meanwhile
             self._see(CANCEL, raw)
 
     # ── polling ──
-
-    @property
-    def _is_core(self) -> bool:
-        return self._session.revision.core_tasks
 
     @property
     def _is_final(self) -> bool:
@@ -216,43 +213,43 @@ class ToolTask:
         if self._follower is None or self._follower.done():
             self._follower = asyncio.create_task(self._follow())
             self._follower.add_done_callback(lambda _: self._announce())
+        follower = self._follower
         self._waiters += 1
         try:
-            yield self._follower
+            yield follower
         finally:
             self._waiters -= 1
             if not self._waiters:
-                await cancel_and_wait(self._follower)
+                self._follower = None  # whoever comes while it ends needs another
+                await cancel_and_wait(follower)
 
     async def _follow(self) -> None:
         """Poll until there is an outcome; handlers run at the same time, and the first failure ends all."""
-        follow = self._follow_core if self._is_core else self._follow_extension
         try:
             async with asyncio.TaskGroup() as handlers:
-                await follow(handlers)
+                await (self._follow_core if self._is_core else self._follow_extension)(handlers)
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        finally:
-            self._questions.clear()
 
     async def _follow_extension(self, handlers: asyncio.TaskGroup) -> None:
+        questions: dict[str, asyncio.Task[None]] = {}  # handlers that run, or have run, by key
         while self._outcome is None:
-            await self._poll()
+            await self.refresh()
             assert self._latest is not None
             requests = (self._latest.status == "input_required" and self._latest.input_requests) or {}
-            for key in self._questions.keys() - requests.keys():
-                self._questions.pop(key).cancel()
-            for key, run_handler in self._new_questions(requests).items():
-                self._questions[key] = handlers.create_task(self._answer(key, run_handler))
+            for key in questions.keys() - requests.keys():
+                questions.pop(key).cancel()
+            for key, run_handler in self._new_questions(requests, questions.keys()).items():
+                questions[key] = handlers.create_task(self._answer(key, run_handler))
 
-    def _new_questions(self, requests: Mapping[str, InputRequest]) -> dict[str, RunHandler]:
+    def _new_questions(self, requests: Mapping[str, InputRequest], known: Set[str]) -> dict[str, RunHandler]:
         if len(requests) > MAX_QUESTIONS:
             raise BadResponse(f"{GET}: the server asks more than {MAX_QUESTIONS} questions at once")
         for key, request in requests.items():
             asked = (request.method, msgspec.json.decode(request.params))
             if self._asked.setdefault(key, asked) != asked:
                 raise BadResponse(f"{GET}: the key {key[:100]!r} was reused incompatibly, for another question")
-        new = {key: each for key, each in requests.items() if key not in self._answered | self._questions.keys()}
+        new = {key: each for key, each in requests.items() if key not in self._answered | known}
         self._rounds += bool(new)
         if self._rounds > self._session.max_rounds:
             asks = f"the server still asks for more after {self._session.max_rounds} rounds"
@@ -268,12 +265,10 @@ class ToolTask:
     async def _follow_core(self, handlers: asyncio.TaskGroup) -> None:
         reading: asyncio.Task[Raw | ServerError] | None = None
         while not self._is_final:
-            await self._poll()
+            await self.refresh()
             if self.status == "input_required" and (reading is None or reading.done()):
                 reading = handlers.create_task(self._request_result())  # questions may need a stream to come on
-        if self.status == "cancelled":
-            self._outcome = _cancelled(self.message)
-        elif self._outcome is None:
+        if self._outcome is None:
             early = None if reading is None else await reading
             self._outcome = early if isinstance(early, Raw) else await self._request_result()
         if reading is not None:
@@ -285,25 +280,18 @@ class ToolTask:
         except ServerError as failure:
             return failure
 
-    async def _poll(self) -> None:
-        """Request the state, once the server may be asked again; the first one in which the task has ended is final."""
-        async with self._polling:
-            if not self._is_final:
-                await asyncio.sleep(self._due - _now())
-                self._see(GET, await self._send(GET))
-
     def _see(self, method: str, raw: Raw) -> None:
-        before, task = self._latest, read_result(method, raw, WireTask)
+        task = read_result(method, raw, WireTask)
         if task.task_id != self.id:
             raise BadResponse(f"{method}: the server answers for another task")
         self._due = _now() + task.poll_seconds
-        if not self._is_core:
+        if not self._is_core or task.status == "cancelled":
             self._outcome = task.outcome
         self._latest = task
-        if before is None or before.update != task.update:
-            self._announce()
+        self._announce()
 
     def _announce(self) -> None:
+        """Wake those who iterate; they look at what is new themselves."""
         self._news.set()
         self._news = asyncio.Event()
 
@@ -321,10 +309,6 @@ class ToolTask:
                 backoff.retry = failure.retry_after if isinstance(failure, TooManyRequests) else None
             await asyncio.sleep(backoff.next_delay())
         raise AssertionError
-
-
-def _cancelled(message: str | None) -> TaskCancelled:
-    return TaskCancelled("The task was cancelled" + ("" if message is None else f": {message}"))
 
 
 def _now() -> float:

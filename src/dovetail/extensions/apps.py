@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from html.parser import HTMLParser
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 from urllib.parse import urljoin, urlsplit
@@ -45,8 +46,8 @@ KINDS = {
 }
 MAX_SHOWN = 5  # sources in one error
 _URI = re.compile(r"ui://[^\s{}]+")
-_ORIGIN = re.compile(r"(https?|wss?)://((?:\*\.)?[a-z0-9._-]+|\[[0-9a-f:]+\])(?::(\d{1,5}|\*))?", re.IGNORECASE)
-_DOCUMENT = re.compile(r"\ufeff?(?:\s|<!--.*?-->)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
+_ORIGIN = re.compile(r"(https?|wss?)://((?:\*\.)?[a-z0-9._-]+|\[[0-9a-f:]+\])(?::(\d{1,5}|\*))?", re.ASCII | re.I)
+_DOCUMENT = re.compile(r"\ufeff?(?>\s+|<!--.*?-->)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
 log = logging.getLogger("dovetail")
 
 
@@ -183,9 +184,8 @@ def _has_no_text(returns: Any) -> bool:
 def _check_views(engine: "Engine") -> None:
     """Raises SetupError if the view of a tool does not exist when serving begins."""
     for tool in engine.tools.registered.items:
-        uri = (tool.definition.meta or {}).get(UI_LINK_KEY)
-        if uri is not None and not isinstance(tool.route, Mounted):
-            _check_view(engine, uri, tool.label)
+        if UI_LINK_KEY in (meta := tool.definition.meta or {}) and not isinstance(tool.route, Mounted):
+            _check_view(engine, meta[UI_LINK_KEY], tool.label)
 
 
 def _check_view(engine: "Engine", uri: str, where: str) -> None:
@@ -209,15 +209,14 @@ _SOURCES = {  # attributes with URLs, and the key of `csp=` that allows them
 }
 _LOADING = {"stylesheet", "preload", "modulepreload"}  # kinds of links
 _LITERAL = r"\s*[\"'`]((?:https?:|wss?:)?//[^\"'`$\s]+)"
-_SCRIPT = {
-    "connect": re.compile(
-        rf"(?:\b(?:fetch|WebSocket|EventSource|sendBeacon)\(|\.open\(\s*[\"'`]\w+[\"'`]\s*,){_LITERAL}"
-    ),
-    "resource": re.compile(rf"\b(?:import\s*\(?|from){_LITERAL}"),
+_CALLS = r"(?:\b(?:fetch|WebSocket|EventSource|sendBeacon)\(|\.open\(\s*[\"'`]\w+[\"'`]\s*,)"
+_SCRIPT = {"connect": re.compile(_CALLS + _LITERAL), "resource": re.compile(rf"\b(?:import\s*\(?|from){_LITERAL}")}
+_STYLE = re.compile(r"(?:(?<!@namespace )\burl\(\s*[\"']?|@import\s+[\"'])([^\"')\s]+)", re.IGNORECASE)
+_WITHIN: dict[str | None, dict[str, re.Pattern[str]]] = {  # styles, and types of scripts
+    "style": {"resource": _STYLE},
+    "importmap": {"resource": re.compile(r"\"(https?://[^\"]+)\"")},
+    **dict.fromkeys(("", "module", "text/javascript", "application/javascript"), _SCRIPT),
 }
-_STYLE = re.compile(r"(?<!@namespace )\burl\(\s*[\"']?([^\"')\s]+)|@import\s+[\"']([^\"']+)", re.IGNORECASE)
-_IMPORT_MAP = re.compile(r"\"(https?://[^\"]+)\"")
-_SCRIPT_TYPES = ("", "module", "text/javascript", "application/javascript")
 _PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 _STRICTER = {"http": ("https",), "ws": ("wss", "http", "https"), "wss": ("https",)}  # are allowed with it
 
@@ -229,7 +228,7 @@ class Sources(HTMLParser):
         super().__init__()
         self.found: list[tuple[str, str]] = []
         self.base = ""
-        self._text = ""  # what the text is: "style", "script", "importmap"
+        self._kind: str | None = None  # of the text: "style", or the type of the script that it is
         self.feed(document)
         self.close()
 
@@ -242,24 +241,16 @@ class Sources(HTMLParser):
                 if (key := _SOURCES.get((tag, name))) is not None:
                     parts = (part.split()[:1] for part in value.split(", ")) if name == "srcset" else [[value]]
                     self.found += [(key, url) for part in parts for url in part]
-        self._read_style(given.get("style", ""))
-        kind = given.get("type", "").lower()
-        script = "importmap" if kind == "importmap" else "script" if kind in _SCRIPT_TYPES else ""
-        self._text = {"style": "style", "script": script}.get(tag, "")
+        self._kind = "style"
+        self.handle_data(given.get("style", ""))
+        self._kind = {"style": "style", "script": given.get("type", "").lower()}.get(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        self._text = "" if tag in ("style", "script") else self._text
+        self._kind = None if tag in ("style", "script") else self._kind
 
     def handle_data(self, data: str) -> None:
-        if self._text == "style":
-            self._read_style(data)
-        elif self._text == "script":
-            self.found += [(key, url) for key, pattern in _SCRIPT.items() for url in pattern.findall(data)]
-        elif self._text == "importmap":
-            self.found += [("resource", url) for url in _IMPORT_MAP.findall(data)]
-
-    def _read_style(self, text: str) -> None:
-        self.found += [("resource", one or other) for one, other in _STYLE.findall(text)]
+        for key, pattern in _WITHIN.get(self._kind, {}).items():
+            self.found += [(key, url) for url in pattern.findall(data)]
 
 
 def problems(document: str, csp: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -268,18 +259,20 @@ def problems(document: str, csp: Mapping[str, Sequence[str]]) -> Iterator[str]:
         hint = "" if "<" in document or not document.endswith(".html") else f'; for a file write Path("{document}")'
         yield f"that is no HTML document: it begins with <!doctype html>{hint}"
         return
-    sources, seen = Sources(document), set[str]()
-    for key, written in sources.found:
-        url = written if key == "base_uri" else urljoin(sources.base, written)
-        if len(seen) < MAX_SHOWN and written not in seen and (found := _problem(key, url, csp[key])) is not None:
-            seen.add(written)
-            yield found
-
-
-def _problem(key: str, url: str, allowed: Sequence[str]) -> str | None:
-    if not url or url.startswith("#"):
-        return None
     try:
+        sources = Sources(document)
+    except AssertionError as failure:  # of the parser, for some of what begins with <![
+        yield f"that is no HTML document: {failure!s:.200}"
+        return
+    found = (_problem(key, sources.base, url, csp[key]) for key, url in dict.fromkeys(sources.found))
+    yield from islice(filter(None, found), MAX_SHOWN)
+
+
+def _problem(key: str, base: str, url: str, allowed: Sequence[str]) -> str | None:
+    try:
+        url = url if key == "base_uri" else urljoin(base, url)
+        if not url or url.startswith("#"):
+            return None
         parts = urlsplit(f"https:{url}" if url.startswith("//") else url)
         port = parts.port
     except ValueError:

@@ -167,7 +167,7 @@ export class AppHost {
   }
 
   async asks(title, body, yes) {
-    const dialog = { title, body, buttons: [yes, "Refuse"], signal: this.gone.signal };
+    const dialog = { title, body, buttons: [yes, "Refuse"], signal: this.gone.signal, rests: true };
     const pressed = await ask(dialog).catch(() => null); // the view is gone
     return pressed === yes;
   }

@@ -5,15 +5,19 @@
 import { button, el, freshId, isGo, isHeld } from "./dom.js";
 
 let last = Promise.resolve();
+const RESTS_MS = 700; // a second click, or a key, that was meant for what was there before
 
-/** `onPress(name)` may return false to keep the dialog open. `signal` closes it with an AbortError. */
+/**
+ * `onPress(name)` may return false to keep the dialog open. `signal` closes it with an AbortError. Where `rests`, the
+ * first button can't be pressed at once: for questions that come at a moment that another party chooses.
+ */
 export function ask(options) {
   const turn = last.then(() => open(options));
   last = turn.catch(() => {});
   return turn;
 }
 
-function open({ title, body, buttons, primary = buttons[0], focus, signal, onPress = () => true }) {
+function open({ title, body, buttons, primary = buttons[0], focus, signal, rests, onPress = () => true }) {
   if (signal?.aborted) return Promise.reject(abortError());
   return new Promise((resolve, reject) => {
     const id = freshId("dialog");
@@ -41,8 +45,10 @@ function open({ title, body, buttons, primary = buttons[0], focus, signal, onPre
     });
     dialog.addEventListener("keydown", (event) => {
       if (isHeld(event)) event.preventDefault();
-      else if (isGo(event)) press(primary);
+      else if (isGo(event) && !controls[0].disabled) press(primary);
     });
+    controls[0].disabled = rests === true;
+    setTimeout(() => (controls[0].disabled = false), RESTS_MS);
     signal?.addEventListener("abort", () => dialog.isConnected && finish(reject, abortError()), { once: true });
     document.body.append(dialog);
     dialog.showModal();

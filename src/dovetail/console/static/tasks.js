@@ -8,7 +8,7 @@ export const TASKS = "io.modelcontextprotocol/tasks";
 const DEFAULT_POLL_MS = 1000;
 const SHORTEST_POLL_MS = 10;
 const LONGEST_POLL_MS = 24 * 3600 * 1000; // that a timer of the browser can wait
-const MAX_QUESTIONS = 100;
+const MAX_QUESTIONS = 100; // of a task
 
 /** The result of the task; it is cancelled if the user leaves it, or can't answer. */
 export async function followTask(connection, created, call) {
@@ -52,7 +52,7 @@ class Task {
   ask(requests) {
     for (const [key, withdrawal] of this.questions) if (!Object.hasOwn(requests, key)) withdrawal.abort();
     const fresh = Object.keys(requests).filter((key) => !this.questions.has(key));
-    if (fresh.length > MAX_QUESTIONS) throw new CallError("The server asks too many questions at once.");
+    if (this.questions.size + fresh.length > MAX_QUESTIONS) throw new CallError("The server asks too many questions.");
     for (const key of fresh) {
       const withdrawal = new AbortController();
       this.questions.set(key, withdrawal);
