@@ -11,12 +11,13 @@ import pytest
 from dying_fleet import FAILURES, KEYS, LONG, MAX_REPEATS, SHORT, dying_fleet
 from fleet_processes import fleet
 
-from dovetail import Client, ElicitRequest, ServerError
+from dovetail import CallToolResult, Client, ElicitRequest, ServerError, ToolTask
 from sdk import HANDSHAKE, MODERN
 
 PROGRAM = Path(__file__).parent / "fleet_tasks_server.py"
 LOST = "The worker that ran this task was lost; whether it had all its effects is not known"
 MAX_THOUGHT = 0.5  # seconds that a user takes to answer
+CONNECTIONS = 100  # at once; the nginx of the tests takes 1,000, and each request needs two
 CALLERS = {f"caller-{number}": {"key": f"key-of-caller-{number}-for-tests"} for number in range(10)}
 
 
@@ -98,13 +99,21 @@ async def test_many_tasks_are_open_at_once(tmp_path: Path, store: str, tasks: in
                 await stack.enter_async_context(Client(workers.url, auth=caller["key"], tasks=True, timeout=60))
                 for caller in CALLERS.values()
             ]
-            starting = [
-                clients[number % len(clients)].start_tool("wait", {"nonce": str(number)}) for number in range(tasks)
-            ]
-            started = await asyncio.gather(*starting)
+            slots = asyncio.Semaphore(CONNECTIONS)
+
+            async def start(number: int) -> ToolTask:
+                async with slots:
+                    return await clients[number % len(clients)].start_tool("wait", {"nonce": str(number)})
+
+            started = await asyncio.gather(*map(start, range(tasks)))
             assert {task.status for task in started} == {"working"}
             assert len({task.id for task in started}) == tasks
             (tmp_path / "gate").touch()
-            results = await asyncio.gather(*(task.wait() for task in started))
+
+            async def wait(task: ToolTask) -> CallToolResult:
+                async with slots:
+                    return await task.wait()
+
+            results = await asyncio.gather(*map(wait, started))
             assert [result.text for result in results] == [str(number) for number in range(tasks)]
         workers.assert_clean()
