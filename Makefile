@@ -16,7 +16,7 @@ run: $(RUNS)             ## start the reference server at http://127.0.0.1:8000/
 setup: $(STAMP)          ## make .venv with all that the tests need, and nothing else
 
 test: $(STAMP) .cache/suites/.fetched node fastmcp servers browser specifications tools lint types   ## lint, types, every test
-	$(BIN)/pytest -n 4 -m "not soak"
+	$(BIN)/pytest -n 3 -m "not soak"
 
 check: $(STAMP) lint types   ## the inner loop: lint, types, the quick tests
 	$(BIN)/pytest $(INNER) -n 3 -m "not soak and not slow and not long" --hypothesis-profile quick
