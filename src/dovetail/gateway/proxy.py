@@ -425,8 +425,6 @@ class Catalogs:
                     if self._following is task:
                         self._use_stream(changes, uris)
                         backoff.succeeded()
-                        if is_gap:
-                            self._fetch_changed()  # the fetch above may have failed while the backend came back
                         await self._pass_on(changes)
             if self._following is task:
                 self._heard, self._expires = ListenFilter(), 0.0
