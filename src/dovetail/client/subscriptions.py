@@ -162,7 +162,8 @@ class ChangeStreams:
         task = asyncio.create_task(_keep_open(stream, request, params, dispatcher))
         try:
             try:
-                await asyncio.wait_for(stream.ready.wait(), timeout)
+                async with asyncio.timeout(timeout):
+                    await stream.ready.wait()
             except TimeoutError:
                 raise TimeoutError(f"{LISTEN}: not acknowledged within {timeout:g} s") from None
             if stream.failure is not None:

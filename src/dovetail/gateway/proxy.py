@@ -272,7 +272,8 @@ class Catalogs:
                     self._ready.clear()
                     self._following = self.run(self._follow())
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._ready.wait(), 1.0)
+                    async with asyncio.timeout(1.0):
+                        await self._ready.wait()
                 fetched = await asyncio.gather(*(self._read(session, each) for each in self._lists))
         except Exception as failure:  # of any kind: a backend may send anything
             self._expires = loop.time() + self._limits.list_wait

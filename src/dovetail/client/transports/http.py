@@ -399,7 +399,9 @@ class HttpTransport(PostTransport):
     async def wait_for_stream(self) -> None:
         if self._session is not None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._session.stream_ready.wait(), self._http.limits.endpoint_timeout)
+                # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with the event.
+                async with asyncio.timeout(self._http.limits.endpoint_timeout):
+                    await self._session.stream_ready.wait()
 
     def cancel_request(self, id: RequestId) -> bool:
         super().cancel_request(id)
