@@ -6,7 +6,7 @@ comes as its own requests.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -120,13 +120,11 @@ class ToolTask:
         self._latest = latest
         self._outcome: Raw | DovetailError | None = outcome
         self._due = 0.0 if latest is None else _now() + latest.poll_seconds  # when the server may be asked again
-        self._news = asyncio.Event()  # there is a new one for each state
         self._polling = asyncio.Lock()
-        self._follower: asyncio.Task[None] | None = None
-        self._waiters = 0
-        self._rounds = 0
+        self._running: dict[str, asyncio.Task[None]] = {}  # handlers of questions, by key
         self._asked: dict[str, tuple[str, Any]] = {}  # method and params by key
         self._answered: set[str] = set()
+        self._rounds = 0
 
     def __repr__(self) -> str:
         return f"<ToolTask {self.id}: {self.status}>"
@@ -150,11 +148,12 @@ class ToolTask:
 
         Raises ToolError, ServerError if the task failed, or TaskCancelled. If this is cancelled, the task goes on.
         """
-        if self._outcome is None:
-            seconds = None if self._session.seconds(self._timeout) is None else self._session.max_timeout
-            async with self._session.time_limit(seconds, f"The task {self.id} did not end"), self._followed() as ended:
-                await asyncio.shield(ended)
-        assert self._outcome is not None
+        seconds = None if self._session.seconds(self._timeout) is None else self._session.max_timeout
+        async with self._session.time_limit(seconds, f"The task {self.id} did not end"):
+            async for _ in self:
+                pass
+            if self._outcome is None:  # in 2025-11-25 it has a request of its own
+                self._outcome = await self._send(RESULT)
         if isinstance(self._outcome, DovetailError):
             raise self._outcome
         return await self._read_result(self._outcome, raise_on_error)
@@ -174,87 +173,68 @@ class ToolTask:
     async def __aiter__(self) -> AsyncIterator[TaskUpdate]:
         """The state now, and after each change of status or message, until the task has ended."""
         shown = None
-        async with self._followed() as follower:
+        try:
             while True:
-                news, latest = self._news, self._latest
-                if latest is not None and latest.update != shown:
-                    shown = latest.update
+                if self._latest is not None and self._latest.update != shown:
+                    shown = self._latest.update
                     yield shown
-                elif follower.done():
-                    follower.result()
+                if self._is_final:
                     return
+                await self.refresh()
+                for handler in self._running.values():
+                    if handler.done():
+                        handler.result()  # raises what the handler has raised
+                if self._is_core:
+                    self._open_stream()
                 else:
-                    await news.wait()
+                    self._answer_questions()
+        finally:
+            running, self._running = self._running, {}
+            await cancel_and_wait(*running.values())
 
     async def refresh(self) -> None:
         """Ask the server for the status once, but not sooner than it wants to be asked again."""
         async with self._polling:
-            if not self._is_final:  # the first state in which it has ended
-                await asyncio.sleep(self._due - _now())
-                self._see(GET, await self._send(GET))
+            if self._is_final:  # the first state in which it has ended
+                return
+            await asyncio.sleep(self._due - _now())
+            task = read_result(GET, await self._send(GET), WireTask)
+            if task.task_id != self.id:
+                raise BadResponse(f"{GET}: the server answers for another task")
+            self._latest, self._due = task, _now() + task.poll_seconds
+            if not self._is_core or task.status == "cancelled":
+                self._outcome = task.outcome
 
     async def cancel(self) -> None:
         """Ask the server to cancel the task. It may end otherwise all the same: `wait` tells."""
-        if self.is_ended:
-            return
-        raw = await self._send(CANCEL)
-        if self._is_core and not self.is_ended:  # it may have ended meanwhile
-            self._see(CANCEL, raw)
-
-    # ── polling ──
+        if not self.is_ended:
+            await self._send(CANCEL)
 
     @property
     def _is_final(self) -> bool:
         return self._outcome is not None or (self._is_core and self.is_ended)
 
-    @asynccontextmanager
-    async def _followed(self) -> AsyncIterator["asyncio.Task[None]"]:
-        """Poll for as long as there are waiters; they share one follower."""
-        if self._follower is None or self._follower.done():
-            self._follower = asyncio.create_task(self._follow())
-            self._follower.add_done_callback(lambda _: self._announce())
-        follower = self._follower
-        self._waiters += 1
-        try:
-            yield follower
-        finally:
-            self._waiters -= 1
-            if not self._waiters:
-                self._follower = None  # whoever comes while it ends needs another
-                await cancel_and_wait(follower)
+    # ── questions ──
 
-    async def _follow(self) -> None:
-        """Poll until there is an outcome; handlers run at the same time, and the first failure ends all."""
-        try:
-            async with asyncio.TaskGroup() as handlers:
-                await (self._follow_core if self._is_core else self._follow_extension)(handlers)
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-
-    async def _follow_extension(self, handlers: asyncio.TaskGroup) -> None:
-        questions: dict[str, asyncio.Task[None]] = {}  # handlers that run, or have run, by key
-        while self._outcome is None:
-            await self.refresh()
-            assert self._latest is not None
-            requests = (self._latest.status == "input_required" and self._latest.input_requests) or {}
-            for key in questions.keys() - requests.keys():
-                questions.pop(key).cancel()
-            for key, run_handler in self._new_questions(requests, questions.keys()).items():
-                questions[key] = handlers.create_task(self._answer(key, run_handler))
-
-    def _new_questions(self, requests: Mapping[str, InputRequest], known: Set[str]) -> dict[str, RunHandler]:
+    def _answer_questions(self) -> None:
+        """Run the handlers of new questions, and cancel those of questions that are gone."""
+        assert self._latest is not None
+        requests = (self.status == "input_required" and self._latest.input_requests) or {}
         if len(requests) > MAX_QUESTIONS:
             raise BadResponse(f"{GET}: the server asks more than {MAX_QUESTIONS} questions at once")
         for key, request in requests.items():
             asked = (request.method, msgspec.json.decode(request.params))
             if self._asked.setdefault(key, asked) != asked:
                 raise BadResponse(f"{GET}: the key {key[:100]!r} was reused incompatibly, for another question")
-        new = {key: each for key, each in requests.items() if key not in self._answered | known}
+        for key in self._running.keys() - requests.keys():
+            self._running.pop(key).cancel()
+        new = {key: each for key, each in requests.items() if key not in self._answered | self._running.keys()}
         self._rounds += bool(new)
         if self._rounds > self._session.max_rounds:
             asks = f"the server still asks for more after {self._session.max_rounds} rounds"
             raise BadResponse(f"{GET}: {asks}; max_rounds= allows no others")
-        return self._session.prepare_answers(GET, new)
+        for key, run_handler in self._session.prepare_answers(GET, new).items():
+            self._running[key] = asyncio.create_task(self._answer(key, run_handler))
 
     async def _answer(self, key: str, run_handler: RunHandler) -> None:
         with self._session.dispatcher.timeouts.paused():
@@ -262,38 +242,14 @@ class ToolTask:
         await self._send(UPDATE, {"inputResponses": {key: response}})
         self._answered.add(key)
 
-    async def _follow_core(self, handlers: asyncio.TaskGroup) -> None:
-        reading: asyncio.Task[Raw | ServerError] | None = None
-        while not self._is_final:
-            await self.refresh()
-            if self.status == "input_required" and (reading is None or reading.done()):
-                reading = handlers.create_task(self._request_result())  # questions may need a stream to come on
-        if self._outcome is None:
-            early = None if reading is None else await reading
-            self._outcome = early if isinstance(early, Raw) else await self._request_result()
-        if reading is not None:
-            reading.cancel()
+    def _open_stream(self) -> None:
+        """Give the server a stream for its questions: in 2025-11-25 they are requests of its own."""
+        if self.status == "input_required" and RESULT not in self._running:
+            self._running[RESULT] = asyncio.create_task(self._wait_at_server())
 
-    async def _request_result(self) -> Raw | ServerError:
-        try:
-            return await self._send(RESULT)
-        except ServerError as failure:
-            return failure
-
-    def _see(self, method: str, raw: Raw) -> None:
-        task = read_result(method, raw, WireTask)
-        if task.task_id != self.id:
-            raise BadResponse(f"{method}: the server answers for another task")
-        self._due = _now() + task.poll_seconds
-        if not self._is_core or task.status == "cancelled":
-            self._outcome = task.outcome
-        self._latest = task
-        self._announce()
-
-    def _announce(self) -> None:
-        """Wake those who iterate; they look at what is new themselves."""
-        self._news.set()
-        self._news = asyncio.Event()
+    async def _wait_at_server(self) -> None:
+        with suppress(ServerError):  # it is asked again when the task has ended
+            await self._send(RESULT)
 
     async def _send(self, method: str, more: Params | None = None) -> Raw:
         """Send a request about the task, and again after a failure that may pass: all of them may be repeated."""
