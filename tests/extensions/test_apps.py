@@ -1,6 +1,5 @@
 """MCP Apps: views as resources, tools that link to them, what their documents may load; through mounts and proxies."""
 
-import logging
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -128,9 +127,7 @@ async def test_a_tool_with_a_view_is_listed_also_where_others_are_searched_for()
 # ── files ──
 
 
-async def test_a_view_from_a_file_is_watched_and_checked_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_view_from_a_file_is_watched(tmp_path: Path) -> None:
     path = tmp_path / "chart.html"
     path.write_text(PAGE)
     server = Server("weather")
@@ -139,16 +136,12 @@ async def test_a_view_from_a_file_is_watched_and_checked_again(
     async with Wire(server, MODERN) as wire:
         wire.send(wire.request("subscriptions/listen", {"notifications": {"resourceSubscriptions": [CHART]}}, id=1))
         await wire.receive()
-        path.write_text("<!doctype html><img src='https://pictures.example/a.png'>")
+        path.write_text("<!doctype html><p>New")
         message = await wire.receive()
         assert (message["method"], message["params"]["uri"]) == ("notifications/resources/updated", CHART)
-        with caplog.at_level(logging.WARNING, "dovetail"):
-            for _ in range(2):
-                found = (await wire.ask("resources/read", {"uri": CHART}))["contents"][0]
-                assert "pictures.example" in found["text"]
-                assert found["_meta"]["ui"]["csp"] == {**NOTHING, "connectDomains": CSP["connect"]}
-        (warning,) = caplog.messages
-        assert 'add "resource": ["https://pictures.example"]' in warning
+        found = (await wire.ask("resources/read", {"uri": CHART}))["contents"][0]
+        assert found["text"] == "<!doctype html><p>New"
+        assert found["_meta"]["ui"]["csp"] == {**NOTHING, "connectDomains": CSP["connect"]}
 
 
 # ── mounts and proxies ──
@@ -214,7 +207,6 @@ async def test_a_proxy_passes_views_as_they_are(revision: str) -> None:
         (PAGE, {"csp": {"connect": ["https://\u017f.example"]}}, "an origin without a path"),  # it ignores case to an s
         (PAGE, {"csp": {"connect": ["https://a.example:\u0664"]}}, "an origin without a path"),
         ("<!-- built -->" * 50 + "<p>", {}, "no HTML document"),
-        ("<!doctype html><base href='//['><img src=a>", {}, "is no URL"),
         ("<!doctype html><![ INCLUDE [x]]>", {}, "no HTML document"),
         (PAGE, {"permissions": ["camra"]}, "did you mean camera"),
         (PAGE, {"mime_type": "text/html"}, "unknown options mime_type"),
@@ -243,10 +235,8 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 LOADS = [  # what a document loads, the key of the policy, the origin
     ('<script src="https://cdn.example/d3.js"></script>', "resource", "https://cdn.example"),
-    ("<script src=//cdn.example/d3.js></script>", "resource", "https://cdn.example"),
     ('<link rel="Preload StyleSheet" href="https://cdn.example/a.css">', "resource", "https://cdn.example"),
-    ('<img srcset="data:image/png;base64,AA 1x, https://cdn.example:8443/b.png 2x">', "resource",
-     "https://cdn.example:8443"),
+    ("<img src='https://cdn.example:8443/b.png'>", "resource", "https://cdn.example:8443"),
     ('<video poster="https://cdn.example/a.png"></video>', "resource", "https://cdn.example"),
     ('<svg><image href="http://localhost:5173/a.svg"/></svg>', "resource", "http://localhost:5173"),
     ("<style>@import 'https://fonts.example/a.css';</style>", "resource", "https://fonts.example"),
@@ -254,11 +244,10 @@ LOADS = [  # what a document loads, the key of the policy, the origin
     ("<p style=\"background: url('https://cdn.example/a.png')\">", "resource", "https://cdn.example"),
     ('<script type="module">import x from "https://esm.example/x"</script>', "resource", "https://esm.example"),
     ('<script>await import("https://esm.example/x")</script>', "resource", "https://esm.example"),
-    ('<script type="importmap">{"imports": {"x": "https://esm.example/x"}}</script>', "resource",
-     "https://esm.example"),
+    ('<script>import{a as b,\nc}from"https://esm.example/x"</script>', "resource", "https://esm.example"),
     ("<script>fetch(`https://api.example/${city}`)</script>", "connect", "https://api.example"),
     ("<script>new WebSocket('wss://live.example/feed')</script>", "connect", "wss://live.example"),
-    ('<script>x.open("GET", "https://api.example/")</script>', "connect", "https://api.example"),
+    ('<script>new EventSource( "https://api.example" )</script>', "connect", "https://api.example"),
     ('<iframe src="https://www.video.example/embed/1"></iframe>', "frame", "https://www.video.example"),
     ('<base href="https://cdn.example/app/">', "base_uri", "https://cdn.example"),
 ]  # fmt: skip
@@ -297,20 +286,18 @@ def test_origins_match_as_browsers_match_them(allowed: str, url: str, is_allowed
 
 
 HARMLESS = """\ufeff<!-- built --><!DOCTYPE html>
-<html><head><link rel="canonical" href="https://elsewhere.example"><base href="https://cdn.example/app/">
+<html><head><link rel="canonical" href="https://elsewhere.example"><script src="chart.js"></script>
 <style>@namespace url(http://www.w3.org/2000/svg); p { mask: url(#cut); src: url(data:font/woff2;base64,AA) }</style>
-<script src="chart.js"></script></head><body><a href="https://elsewhere.example">more</a><img src="data:image/png,">
+</head><body><a href="https://elsewhere.example">more</a><img src="data:image/png,"><img src="//[">
 <svg xmlns="http://www.w3.org/2000/svg"><use href="#x"/></svg>
 <script type="text/template">fetch("https://elsewhere.example")</script>
-<script>const from = "https://elsewhere.example", open = 'x'; const html = "<p>"</script></body></html>"""
+<script>const from = "https://elsewhere.example", open = 'x'; const html = "<p>"
+fetch(`https://${host}/`); fetch(`https://api.${host}/`); import(chunk), link = "https://elsewhere.example"
+const base = new URL("https://elsewhere.example", import.meta.url), other = "https://elsewhere.example"</script>"""
 
 
-def test_what_is_not_loaded_is_not_asked_for_and_a_base_counts() -> None:
-    Server("x").add_ui(CHART, HARMLESS, csp={"base_uri": ["https://cdn.example"], "resource": ["https://cdn.example"]})
-    with pytest.raises(SetupError, match=r"https://cdn\.example/app/chart\.js, which csp= does not allow"):
-        Server("x").add_ui(CHART, HARMLESS, csp={"base_uri": ["https://cdn.example"]})
-    with pytest.raises(SetupError, match=r"'chart\.js' is relative: a view has no server"):
-        Server("x").add_ui(CHART, "<!doctype html><script src=chart.js></script>")
+def test_what_is_not_loaded_from_elsewhere_needs_no_policy() -> None:
+    Server("x").add_ui(CHART, HARMLESS)
 
 
 @pytest.mark.rule("APP-3")

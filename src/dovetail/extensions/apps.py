@@ -4,15 +4,12 @@ A view has no server of its own: what its document loads from elsewhere has to b
 blank. So the sources that can be found in a document are compared with it at registration.
 """
 
-import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html.parser import HTMLParser
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin
-from urllib.parse import urljoin, urlsplit
+from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec.structs import replace
 
@@ -22,7 +19,7 @@ from dovetail.errors import SetupError
 from dovetail.protocol.extensions import UI, UI_LINK_KEY, UI_MIME_TYPE
 from dovetail.protocol.types import Audio, CacheScope, Image, ResourceContents
 from dovetail.registry import registration
-from dovetail.registry.functions import inspect_function, members
+from dovetail.registry.functions import inspect_function
 from dovetail.registry.mounts import Mounted
 from dovetail.registry.registration import SWITCH, TEXT, CommonOptions, Kind
 from dovetail.registry.tools import ToolOptions
@@ -47,8 +44,9 @@ KINDS = {
 MAX_SHOWN = 5  # sources in one error
 _URI = re.compile(r"ui://[^\s{}]+")
 _ORIGIN = re.compile(r"(https?|wss?)://((?:\*\.)?[a-z0-9._-]+|\[[0-9a-f:]+\])(?::(\d{1,5}|\*))?", re.ASCII | re.I)
+_URL = re.compile(rf"{_ORIGIN.pattern}(?=[/?#]|$)", _ORIGIN.flags)  # with a scheme, and nothing computed in its host
+DEFAULT_PORTS = {None, "80", "443"}
 _DOCUMENT = re.compile(r"\ufeff?(?>\s+|<!--.*?-->)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
-log = logging.getLogger("dovetail")
 
 
 class UiOptions(CommonOptions, total=False):
@@ -83,29 +81,13 @@ def add_view(engine: "Engine", uri: Any, html: Any, options: UiOptions) -> None:
     source = html if isinstance(html, str) else registry.files.File(html, uri=uri, mime_type=UI_MIME_TYPE)
     given |= {"mime_type": UI_MIME_TYPE, "meta": {**(given.get("meta") or {}), "ui": ui}}
     given.setdefault("name", uri.removeprefix("ui://"))
-    read: Any = _reader(uri, source, csp, {"ui": ui}, where)
-    resource: Any = registry.resources.compile_resource(uri, read, given)  # type: ignore[arg-type]
-    engine.resources.add(replace(resource, path=getattr(source, "path", None)), where=where)
-
-
-def _reader(
-    uri: str, source: "str | File", csp: Mapping[str, Sequence[str]], meta: dict[str, Any], where: str
-) -> Callable[[], ResourceContents]:
-    """The function of the view's resource. A file that has changed is checked again, which is logged."""
-    checked = _text_of(source, where)
-    if found := list(problems(checked, csp)):
-        raise SetupError(f"{where}: {'; '.join(found)}")
+    _check_document(_text_of(source, where), csp, where)
 
     def read() -> ResourceContents:
-        nonlocal checked
-        text = _text_of(source, where)
-        if text != checked:
-            checked = text
-            for problem in problems(text, csp):
-                log.warning("%s: %s", where, problem)
-        return ResourceContents(uri, UI_MIME_TYPE, text=text, meta=meta)
+        return ResourceContents(uri, UI_MIME_TYPE, text=_text_of(source, where), meta={"ui": ui})
 
-    return read
+    resource: Any = registry.resources.compile_resource(uri, read, given)  # type: ignore[arg-type]
+    engine.resources.add(replace(resource, path=getattr(source, "path", None)), where=where)
 
 
 def _text_of(source: "str | File", where: str) -> str:
@@ -173,12 +155,8 @@ def tool_options(engine: "Engine", function: Callable[..., Any], options: ToolOp
 
 
 def _has_no_text(returns: Any) -> bool:
-    if get_origin(returns) in (list, tuple, Sequence):
-        return all(each is Ellipsis or _has_no_text(each) for each in get_args(returns))
-    kinds = members(returns)
-    if len(kinds) > 1:
-        return all(map(_has_no_text, kinds))
-    return returns in (None, type(None), Image, Audio)
+    parts = get_args(returns)  # of a list, a tuple or a union
+    return all(map(_has_no_text, parts)) if parts else returns in (None, type(None), ..., Image, Audio)
 
 
 def _check_views(engine: "Engine") -> None:
@@ -200,99 +178,72 @@ def _check_view(engine: "Engine", uri: str, where: str) -> None:
 # ── what a document loads ──
 
 _SOURCES = {  # attributes with URLs, and the key of `csp=` that allows them
-    **dict.fromkeys([("script", "src"), ("link", "href"), ("input", "src"), ("track", "src")], "resource"),
-    **dict.fromkeys([(tag, "src") for tag in ("img", "source", "video", "audio")], "resource"),
-    **dict.fromkeys([("img", "srcset"), ("source", "srcset"), ("video", "poster")], "resource"),
-    **dict.fromkeys([(tag, name) for tag in ("image", "use") for name in ("href", "xlink:href")], "resource"),
+    **dict.fromkeys([(tag, "src") for tag in ("script", "img", "source", "video", "audio", "track")], "resource"),
+    **dict.fromkeys([("link", "href"), ("image", "href"), ("use", "href"), ("video", "poster")], "resource"),
     ("iframe", "src"): "frame",
     ("base", "href"): "base_uri",
 }
 _LOADING = {"stylesheet", "preload", "modulepreload"}  # kinds of links
-_LITERAL = r"\s*[\"'`]((?:https?:|wss?:)?//[^\"'`$\s]+)"
-_CALLS = r"(?:\b(?:fetch|WebSocket|EventSource|sendBeacon)\(|\.open\(\s*[\"'`]\w+[\"'`]\s*,)"
-_SCRIPT = {"connect": re.compile(_CALLS + _LITERAL), "resource": re.compile(rf"\b(?:import\s*\(?|from){_LITERAL}")}
 _STYLE = re.compile(r"(?:(?<!@namespace )\burl\(\s*[\"']?|@import\s+[\"'])([^\"')\s]+)", re.IGNORECASE)
-_WITHIN: dict[str | None, dict[str, re.Pattern[str]]] = {  # styles, and types of scripts
-    "style": {"resource": _STYLE},
-    "importmap": {"resource": re.compile(r"\"(https?://[^\"]+)\"")},
-    **dict.fromkeys(("", "module", "text/javascript", "application/javascript"), _SCRIPT),
+_CALL = re.compile(r"\b(?:fetch|WebSocket|EventSource)\(\s*[\"'`]([^\"'`\s]+)")
+_IMPORT = re.compile(r"\bimport\b[\w\s{},*$]*+(?:\(\s*)?[\"'`]([^\"'`\s]+)")
+_WITHIN = {  # elements whose text is searched
+    "style": [("resource", _STYLE)],
+    "script": [("connect", _CALL), ("resource", _IMPORT)],
 }
-_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
-_STRICTER = {"http": ("https",), "ws": ("wss", "http", "https"), "wss": ("https",)}  # are allowed with it
+_SCRIPTS = ("", "module", "text/javascript")  # types; others are data
 
 
-class Sources(HTMLParser):
-    """The URLs that a document loads, as far as they are written in it: pairs of a key of `csp=` and a URL."""
+class _Sources(HTMLParser):
+    """Finds the URLs that a document loads, as far as they are written in it: pairs of a key of `csp=` and a URL."""
 
     def __init__(self, document: str) -> None:
         super().__init__()
         self.found: list[tuple[str, str]] = []
-        self.base = ""
-        self._kind: str | None = None  # of the text: "style", or the type of the script that it is
+        self._within = ""
         self.feed(document)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: (value or "").strip() for name, value in attrs}
-        if tag == "base" and not self.base:
-            self.base = given.get("href", "")
         if tag != "link" or not _LOADING.isdisjoint(given.get("rel", "").lower().split()):
-            for name, value in given.items():
-                if (key := _SOURCES.get((tag, name))) is not None:
-                    parts = (part.split()[:1] for part in value.split(", ")) if name == "srcset" else [[value]]
-                    self.found += [(key, url) for part in parts for url in part]
-        self._kind = "style"
-        self.handle_data(given.get("style", ""))
-        self._kind = {"style": "style", "script": given.get("type", "").lower()}.get(tag)
+            self.found += [(_SOURCES[tag, name], url) for name, url in given.items() if (tag, name) in _SOURCES]
+        self._search("style", given.get("style", ""))
+        self._within = tag if tag != "script" or given.get("type", "").lower() in _SCRIPTS else ""
 
-    def handle_endtag(self, tag: str) -> None:
-        self._kind = None if tag in ("style", "script") else self._kind
+    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002
+        self._within = ""
 
     def handle_data(self, data: str) -> None:
-        for key, pattern in _WITHIN.get(self._kind, {}).items():
-            self.found += [(key, url) for url in pattern.findall(data)]
+        self._search(self._within, data)
+
+    def _search(self, element: str, text: str) -> None:
+        self.found += [(key, url) for key, pattern in _WITHIN.get(element, ()) for url in pattern.findall(text)]
 
 
-def problems(document: str, csp: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Why a document is none, or what it loads that `csp` does not allow; a few of them."""
+def _check_document(document: str, csp: Mapping[str, Sequence[str]], where: str) -> None:
+    """Raises SetupError for a document that is none, or that loads from elsewhere what `csp=` does not allow."""
     if not _DOCUMENT.match(document):
         hint = "" if "<" in document or not document.endswith(".html") else f'; for a file write Path("{document}")'
-        yield f"that is no HTML document: it begins with <!doctype html>{hint}"
-        return
+        raise SetupError(f"{where}: that is no HTML document: it begins with <!doctype html>{hint}")
     try:
-        sources = Sources(document)
+        sources = _Sources(document)
     except AssertionError as failure:  # of the parser, for some of what begins with <![
-        yield f"that is no HTML document: {failure!s:.200}"
-        return
-    found = (_problem(key, sources.base, url, csp[key]) for key, url in dict.fromkeys(sources.found))
-    yield from islice(filter(None, found), MAX_SHOWN)
+        raise SetupError(f"{where}: that is no HTML document: {failure!s:.200}") from None
+    missing = [
+        f'it uses {url:.200}, which csp= does not allow; add "{key}": ["{origin.group()}"]'
+        for key, url in dict.fromkeys(sources.found)
+        if (origin := _URL.match(url.lower())) is not None and not any(_allows(each, origin) for each in csp[key])
+    ]
+    if missing:
+        raise SetupError(f"{where}: {'; '.join(missing[:MAX_SHOWN])}")
 
 
-def _problem(key: str, base: str, url: str, allowed: Sequence[str]) -> str | None:
-    try:
-        url = url if key == "base_uri" else urljoin(base, url)
-        if not url or url.startswith("#"):
-            return None
-        parts = urlsplit(f"https:{url}" if url.startswith("//") else url)
-        port = parts.port
-    except ValueError:
-        return f"{url!r:.200} is no URL"
-    if not parts.scheme:
-        fix = "a view has no server to load it from; write it into the document, or use a whole URL"
-        return f"{url!r:.200} is relative: {fix}"
-    if parts.scheme not in _PORTS or any(_allows(origin, parts.scheme, parts.hostname, port) for origin in allowed):
-        return None  # data:, blob: and the like come with the document
-    origin = f"{parts.scheme}://{parts.netloc}"
-    return f'it uses {url:.200}, which csp= does not allow; add "{key}": ["{origin}"]'
-
-
-def _allows(origin: str, scheme: str, host: str | None, port: int | None) -> bool:
-    found = _ORIGIN.fullmatch(origin.lower())
+def _allows(allowed: str, used: re.Match[str]) -> bool:
+    """Whether an origin of `csp=` allows that of a URL; one with http allows https too, as in browsers."""
+    found = _ORIGIN.fullmatch(allowed.lower())
     assert found is not None
-    kind, name, number = found.groups()
-    if scheme != kind and scheme not in _STRICTER.get(kind, ()):
-        return False
-    if number != "*" and (port or _PORTS[scheme]) != (int(number) if number else _PORTS[scheme]):
-        return False
-    host = f"[{host}]" if ":" in (host or "") else host or ""
-    return host.endswith(name[1:]) if name.startswith("*") else host == name
+    (scheme, host, port), (used_scheme, used_host, used_port) = found.groups(), used.groups()
+    is_host = used_host.endswith(host[1:]) if host.startswith("*") else used_host == host
+    is_port = port in ("*", used_port) or {port, used_port} <= DEFAULT_PORTS
+    return used_scheme.startswith(scheme) and is_host and is_port
