@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from dovetail import __version__
 from dovetail.console.metrics import LiveMetrics, Metrics
-from dovetail.console.view import FRAME, policy_of
+from dovetail.console.view import policy_of
 from dovetail.errors import SetupError
 from dovetail.protocol import revisions
 from dovetail.server import Server
@@ -120,7 +120,7 @@ class Console:
             return self._api(path.removeprefix("/api/"), request)
         if path == "/view":
             policy = {"content-security-policy": policy_of(request.query), "x-frame-options": "SAMEORIGIN"}
-            return RouteResponse(FRAME, 200, {**HEADERS, **policy}, TYPES["html"])
+            return RouteResponse(self._assets["view.html"].body, 200, {**HEADERS, **policy}, TYPES["html"])
         name = path.removeprefix("/static/") if path.startswith("/static/") else "index.html" if path == "/" else ""
         if (asset := self._assets.get(name)) is None:
             return _error(404, f"There is nothing here; the console is at {self._path}/")

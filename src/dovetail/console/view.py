@@ -1,4 +1,4 @@
-"""The frame of a tool's view: an empty document with the policy of the view, into which the console's page writes it.
+"""The policy of the frame of a tool's view: an empty document, into which the console's page writes the view.
 
 The page reads the view from the endpoint, with the rights of its user, so that nothing here reads resources. A view
 gets the origins that it declares and no others, not even this server's: `'self'` is left out.
@@ -20,20 +20,6 @@ DIRECTIVES = {
     "base-uri": ("", "base_uri"),
 }
 ENDING = "form-action 'none'; frame-ancestors 'self'; sandbox allow-scripts"
-FRAME = """<!doctype html>
-<meta charset="utf-8">
-<title>View</title>
-<script>
-addEventListener("message", function take({ source, data }) {
-  if (source !== parent || typeof data?.html !== "string") return;
-  removeEventListener("message", take);
-  document.open();
-  document.write(data.html);
-  document.close();
-});
-parent.postMessage({ frame: "ready" }, "*");
-</script>
-"""
 
 
 def policy_of(csp: Mapping[str, Sequence[str]]) -> str:
