@@ -202,7 +202,7 @@ async def test_a_result_keeps_its_meta_and_has_no_type_of_its_own(revision: str)
     server.add_extension(Extension(ID, methods=methods))
     async with Client(server, protocol_version=revision) as client:
         assert (await client.request("com.example/meta"))["_meta"]["com.example/cost"] == 3
-        with pytest.raises(ServerError, match="_meta of a result is an object"):
+        with pytest.raises(ServerError, match="its _meta is an object"):
             await client.request("com.example/wrong")
         with pytest.raises(ServerError, match="resultType"):
             await client.request("com.example/type")

@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
 Functions = Mapping[str, Callable[..., Any]]
-NOTIFICATION = "notifications/"  # begins their names, and no other
+EXAMPLES = {"methods": "com.example/find", "notifications": "notifications/com.example/changed"}
 CORE = frozenset(row.name for row in (*REQUESTS, *NOTIFICATIONS))
 METHOD = re.compile("(?!rpc[.])[!-~]{1,200}")  # which fits into a header of HTTP
-NO_PARAMS = Params()
 log = logging.getLogger("dovetail")
 
 
@@ -61,10 +60,9 @@ class ExtensionResult(msgspec.Struct, frozen=True):
     """The result of an extension's method."""
 
     fields: Mapping[str, Any]
-    meta: dict[str, Any] = {}
 
     def encode(self, shaper: Shaper) -> bytes:
-        return shaper.body(self.fields, self.meta)
+        return shaper.body(self.fields, self.fields.get("_meta"))
 
 
 def add_extension(engine: "Engine", extension: Extension) -> None:
@@ -73,27 +71,26 @@ def add_extension(engine: "Engine", extension: Extension) -> None:
     if not isinstance(extension, Extension):
         raise SetupError(f'{where}({extension!r:.100}): give it an Extension("com.example/name", …)')
     declared = extensions.DeclaredExtension(extensions.checked_extension(extension.id, extension.settings, where))
-    handlers: dict[str, Handler] = {}
+    rows: dict[str, tuple[Method, Handler]] = {}
     for kind, functions in (("methods", extension.methods), ("notifications", extension.notifications)):
         if not isinstance(functions, Mapping):
             raise SetupError(f"{where}: {kind}= of {extension.id} must be a dict of functions by their methods")
         for name, function in functions.items():
-            _check_method(name, kind, where)
-            handlers[name] = _compile(extension, name, function)
-    rows = {name: (Method(name, EVERY), handler) for name, handler in handlers.items() if name in extension.methods}
-    if doubled := sorted(engine.notifications.keys() & extension.notifications.keys()):
+            if not _is_name(name, kind):
+                fix = f'use a name of your own in printable ASCII without spaces, such as "{EXAMPLES[kind]}"'
+                raise SetupError(f"{where}: {kind}= has {name!r:.100}; {fix}")
+            rows[name] = Method(name, EVERY), _compile(extension, name, function)
+    if doubled := sorted(engine.notifications.keys() & rows.keys()):
         raise SetupError(f"{where}: another extension has the method {doubled[0]} already")
+    receivers = {name: partial(_receive, engine, *rows.pop(name)) for name in extension.notifications}
     engine.add_extension(extension.id, declared, rows, where)
-    for name in extension.notifications:
-        engine.notifications[name] = partial(_receive, engine, Method(name, EVERY), handlers[name])
+    engine.notifications.update(receivers)
 
 
-def _check_method(name: Any, kind: str, where: str) -> None:
-    is_name = isinstance(name, str) and METHOD.fullmatch(name) and name not in CORE
-    if not is_name or name.startswith(NOTIFICATION) != (kind == "notifications"):
-        words = "notifications/com.example/changed" if kind == "notifications" else "com.example/find"
-        fix = f'use a name of your own in printable ASCII without spaces, such as "{words}"'
-        raise SetupError(f"{where}: {kind}= has {name!r:.100}; {fix}")
+def _is_name(name: object, kind: str) -> bool:
+    if not isinstance(name, str) or not METHOD.fullmatch(name) or name in CORE:
+        return False
+    return name.startswith("notifications/") == (kind == "notifications")
 
 
 def _compile(extension: Extension, name: str, function: Callable[..., Any]) -> Handler:
@@ -124,26 +121,19 @@ def _receive(
 ) -> None:  # fmt: skip
     """Run the function of a notification in a task of its own, in one of the server's slots. It has no response."""
     request = Request(
-        id="",
-        method=row.name,
-        row=row,
-        params=NO_PARAMS,
-        raw_params=message.params,
-        revision=revision,
-        session=session,
-        headers=headers,
-    )
-    context = RequestContext(request, _discard, principal=principal)
-    task = asyncio.get_running_loop().create_task(_serve(engine, handler, context))
+        id="", method=row.name, row=row, params=Params(), raw_params=message.params, revision=revision,
+        session=session, headers=headers,
+    )  # fmt: skip
+
+    async def serve() -> None:
+        try:
+            await handler(engine, RequestContext(request, _discard, principal=principal))
+        except (ProtocolError, *UNREADABLE) as failure:  # others are logged where they happen
+            log.debug("%s is passed over: %s", row.name, failure)
+
+    task = asyncio.get_running_loop().create_task(serve())
     engine.running_steps.add(task)
     task.add_done_callback(engine.running_steps.discard)
-
-
-async def _serve(engine: "Engine", handler: Handler, context: RequestContext) -> None:
-    try:
-        await handler(engine, context)
-    except (ProtocolError, *UNREADABLE) as failure:  # others are logged where they happen
-        log.debug("%s is passed over: %s", context.request.method, failure)
 
 
 async def _discard(message: bytes) -> None:
@@ -152,11 +142,6 @@ async def _discard(message: bytes) -> None:
 
 def _to_result(value: Any) -> ExtensionResult:
     fields = {} if value is None else msgspec.json.decode(encode_json(value))
-    if not isinstance(fields, dict):
-        raise OutputError(f"the result of a method is an object, or None; not {type(value).__name__}")
-    if "resultType" in fields:
-        raise OutputError("resultType is a key of MCP; give the result another one")
-    meta = fields.pop("_meta", {})
-    if not isinstance(meta, dict):
-        raise OutputError(f"the _meta of a result is an object, not {type(meta).__name__}")
-    return ExtensionResult(fields, meta)
+    if not isinstance(fields, dict) or not isinstance(fields.get("_meta", {}), dict) or "resultType" in fields:
+        raise OutputError("a method returns an object or None; its _meta is an object, and resultType is a key of MCP")
+    return ExtensionResult(fields)
