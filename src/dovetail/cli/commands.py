@@ -59,14 +59,9 @@ Arguments get the types that the tool asks for:
 @options.interaction_options
 @options.call_arguments
 async def call(
-    server: ServerTarget,
-    tool: str,
-    given: "GivenArguments",
-    interaction: InteractionOptions,
-    yes: bool,
-    background: bool,
-    **how: Any,
-) -> None:
+    server: ServerTarget, tool: str, given: "GivenArguments", interaction: InteractionOptions, yes: bool,
+    background: bool, **how: Any,
+) -> None:  # fmt: skip
     """Call TOOL of the server at TARGET: a URL, a Python program, mcp.json:name, or a command after `--`.
 
     Progress is shown as a bar, and what the server asks is asked here.

@@ -17,11 +17,12 @@ from dovetail.client.results import CallToolResult, ListPage, WireCallResult, ha
 from dovetail.client.session import ClientSession, Timeout
 from dovetail.client.skills import SKILLS, Skill, WireSkillResult
 from dovetail.client.subscriptions import ChangeStream
-from dovetail.client.tasks import ToolTask, WireTask, needs_tasks, read_created
+from dovetail.client.tasks import ToolTask, WireTask, read_created
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import HEADER_MISMATCH, BadResponse, NotApproved, ServerError, SetupError, ToolError
 from dovetail.protocol import types
 from dovetail.protocol.capabilities import Completion
+from dovetail.protocol.extensions import TASKS
 from dovetail.protocol.methods import ListenFilter, LogLevel
 from dovetail.protocol.results import CompleteResult, PromptResult
 from dovetail.registry.registration import checked_options
@@ -184,7 +185,7 @@ class Client:
         try:
             return await self._session.finish("tools/call", params, send)
         except ServerError as refused:
-            if needs_tasks(refused) and not self._session.asks_for_tasks:
+            if TASKS in str(refused.data) and not self._session.asks_for_tasks:
                 refused.add_note("Client(…, tasks=True) declares tasks, and waits for them.")
             raise
 

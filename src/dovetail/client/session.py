@@ -14,15 +14,7 @@ from dovetail import __version__, errors
 from dovetail.client.cache import ResponseCache
 from dovetail.client.config import SharedOptions
 from dovetail.client.dispatcher import Dispatcher, Params, ProgressHandler, RunHandler
-from dovetail.client.handlers import (
-    INPUT_METHODS,
-    ClientHandlers,
-    InputRequest,
-    RootSource,
-    Send,
-    prepare_answers,
-    run_rounds,
-)
+from dovetail.client.handlers import INPUT_METHODS, ClientHandlers, PrepareHandler, RootSource, Send, run_rounds
 from dovetail.client.negotiation import ClientIdentity, NegotiatedProtocol, Negotiation, pinned_revision
 from dovetail.client.results import ListPage, LogMessage, read_page, read_result
 from dovetail.client.subscriptions import ChangeStream, ChangeStreams
@@ -163,14 +155,9 @@ class ClientSession:
             await self._renew_session(method, seconds)
         params = self._with_meta(params, log_level)
         return await self.dispatcher.request(
-            method,
-            params,
-            timeout=seconds,
-            max_timeout=self.max_timeout,
-            on_progress=progress_handler,
-            on_sent=on_sent,
-            cancellable=cancellable,
-        )
+            method, params, timeout=seconds, max_timeout=self.max_timeout, on_progress=progress_handler,
+            on_sent=on_sent, cancellable=cancellable,
+        )  # fmt: skip
 
     async def notify(self, method: str, params: Params) -> None:
         self.dispatcher.notify(method, self._with_meta(params))
@@ -222,12 +209,11 @@ class ClientSession:
         """The result of a request that may take several rounds; `send` makes one of them."""
         if method not in INPUT_METHODS or not self.revision.input_required:
             return await send(params)
-        prepare_handler = partial(self._handlers.prepare_handler, self.revision)
-        return await run_rounds(method, params, send, prepare_handler, self.max_rounds)
+        return await run_rounds(method, params, send, self.prepare_input, self.max_rounds)
 
-    def prepare_answers(self, method: str, requests: Mapping[str, InputRequest]) -> dict[str, RunHandler]:
-        """The runs of the handlers for input requests. Raises BadResponse if one of them is not supported."""
-        return prepare_answers(method, requests, partial(self._handlers.prepare_handler, self.revision))
+    @property
+    def prepare_input(self) -> PrepareHandler:
+        return partial(self._handlers.prepare_handler, self.revision)
 
     def _with_meta(self, params: Params, log_level: LogLevel | None = None) -> Params:
         meta = self._identity.request_meta(self.revision, log_level or self.log_level)

@@ -14,12 +14,11 @@ import msgspec
 from msgspec import Raw
 
 from dovetail.client.dispatcher import Params, RunHandler, read_server_error
-from dovetail.client.handlers import InputRequest
+from dovetail.client.handlers import InputRequest, prepare_answers
 from dovetail.client.results import NULL, CallToolResult, decode, read_result, result_type_of
 from dovetail.client.transports.base import cancel_and_wait
 from dovetail.client.transports.http import is_transient
-from dovetail.errors import MISSING_CAPABILITY, BadResponse, DovetailError, ServerError, TaskCancelled, TooManyRequests
-from dovetail.protocol.extensions import TASKS, declared_extensions
+from dovetail.errors import BadResponse, DovetailError, ServerError, TaskCancelled, TooManyRequests
 from dovetail.protocol.revisions import Revision
 
 if TYPE_CHECKING:
@@ -83,12 +82,6 @@ def read_created(method: str, raw: Raw, revision: Revision) -> WireTask | None:
     if revision.core_tasks:
         return decode(method, raw, _Created).task
     return decode(method, raw, WireTask) if result_type_of(method, raw) == "task" else None
-
-
-def needs_tasks(refused: ServerError) -> bool:
-    """Whether the server refused a call because the client declares no tasks."""
-    required = refused.data.get("requiredCapabilities") if isinstance(refused.data, dict) else None
-    return refused.code == MISSING_CAPABILITY and isinstance(required, dict) and TASKS in declared_extensions(required)
 
 
 class ToolTask:
@@ -233,7 +226,7 @@ class ToolTask:
         if self._rounds > self._session.max_rounds:
             asks = f"the server still asks for more after {self._session.max_rounds} rounds"
             raise BadResponse(f"{GET}: {asks}; max_rounds= allows no others")
-        for key, run_handler in self._session.prepare_answers(GET, new).items():
+        for key, run_handler in prepare_answers(GET, new, self._session.prepare_input).items():
             self._running[key] = asyncio.create_task(self._answer(key, run_handler))
 
     async def _answer(self, key: str, run_handler: RunHandler) -> None:
