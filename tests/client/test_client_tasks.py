@@ -352,10 +352,10 @@ MISUSES: dict[str, Any] = {
     "a handler fails": (refusing, [asking()], "I will not say"),
     "no handler": (lambda server: {}, [asking()], "needs elicitation_handler="),
     "too many at once": (lambda server: {}, [asking(**{str(i): elicitation() for i in range(101)})], "more than 100"),
-    "too often": (
-        lambda server: {"elicitation_handler": lambda question: "Ada", "max_rounds": 1},
-        [asking(a=elicitation()), asking(b=elicitation()), DONE],
-        "still asks for more after 1 rounds",
+    "too many in all": (
+        lambda server: {"elicitation_handler": lambda question: "Ada"},
+        [asking(**{f"{turn} {i}": elicitation() for i in range(51)}) for turn in range(2)],
+        "more than 100",
     ),
     "unknown status": (lambda server: {}, [{"status": "sleeping"}], "does not fit"),
     "no result": (lambda server: {}, [{"status": "completed"}], "does not fit"),

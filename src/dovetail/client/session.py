@@ -53,9 +53,9 @@ class ClientSession:
         self.max_timeout = options.get("max_timeout", 3600)
         if not self.max_timeout > 0:
             raise errors.SetupError(f"Client: max_timeout={self.max_timeout} must be a number of seconds above 0")
-        self.max_rounds = options.get("max_rounds", 32)
-        if self.max_rounds < 0:
-            raise errors.SetupError(f"Client: max_rounds={self.max_rounds} must be 0 or more")
+        self._max_rounds = options.get("max_rounds", 32)
+        if self._max_rounds < 0:
+            raise errors.SetupError(f"Client: max_rounds={self._max_rounds} must be 0 or more")
         self.asks_for_tasks = bool(options.get("tasks"))
         self._transcript = options.get("transcript")
         self._log_handler = options.get("log_handler")
@@ -209,7 +209,7 @@ class ClientSession:
         """The result of a request that may take several rounds; `send` makes one of them."""
         if method not in INPUT_METHODS or not self.revision.input_required:
             return await send(params)
-        return await run_rounds(method, params, send, self.prepare_input, self.max_rounds)
+        return await run_rounds(method, params, send, self.prepare_input, self._max_rounds)
 
     @property
     def prepare_input(self) -> PrepareHandler:

@@ -30,7 +30,7 @@ ReadResult = Callable[[Raw, bool], Awaitable[CallToolResult]]  # the result of t
 GET, UPDATE, CANCEL, RESULT = "tasks/get", "tasks/update", "tasks/cancel", "tasks/result"
 ENDED = frozenset({"completed", "failed", "cancelled"})
 DEFAULT_POLL, SHORTEST_POLL = 1.0, 0.01  # seconds
-MAX_QUESTIONS = 100  # that are open at once
+MAX_QUESTIONS = 100  # of one task
 MAX_TRIES = 5  # of a request that fails in a way that may pass
 CANCEL_TIMEOUT = 5.0  # seconds for a server to cancel the task of a call that was cancelled
 
@@ -117,7 +117,6 @@ class ToolTask:
         self._running: dict[str, asyncio.Task[None]] = {}  # handlers of questions, by key
         self._asked: dict[str, tuple[str, Any]] = {}  # method and params by key
         self._answered: set[str] = set()
-        self._rounds = 0
 
     def __repr__(self) -> str:
         return f"<ToolTask {self.id}: {self.status}>"
@@ -213,19 +212,15 @@ class ToolTask:
         """Run the handlers of new questions, and cancel those of questions that are gone."""
         assert self._latest is not None
         requests = (self.status == "input_required" and self._latest.input_requests) or {}
-        if len(requests) > MAX_QUESTIONS:
-            raise BadResponse(f"{GET}: the server asks more than {MAX_QUESTIONS} questions at once")
         for key, request in requests.items():
             asked = (request.method, msgspec.json.decode(request.params))
             if self._asked.setdefault(key, asked) != asked:
                 raise BadResponse(f"{GET}: the key {key[:100]!r} was reused incompatibly, for another question")
+        if len(self._asked) > MAX_QUESTIONS:
+            raise BadResponse(f"{GET}: the server asks more than {MAX_QUESTIONS} questions")
         for key in self._running.keys() - requests.keys():
             self._running.pop(key).cancel()
         new = {key: each for key, each in requests.items() if key not in self._answered | self._running.keys()}
-        self._rounds += bool(new)
-        if self._rounds > self._session.max_rounds:
-            asks = f"the server still asks for more after {self._session.max_rounds} rounds"
-            raise BadResponse(f"{GET}: {asks}; max_rounds= allows no others")
         for key, run_handler in prepare_answers(GET, new, self._session.prepare_input).items():
             self._running[key] = asyncio.create_task(self._answer(key, run_handler))
 
