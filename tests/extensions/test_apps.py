@@ -304,7 +304,7 @@ def test_what_is_not_loaded_from_elsewhere_needs_no_policy() -> None:
 async def test_the_view_of_a_tool_has_to_exist_when_serving_begins() -> None:
     server = Server("weather")
     server.tool(ui="ui://weather/chrat")(lambda_forecast)
-    with pytest.raises(SetupError, match=r"tool lambda_forecast: ui='ui://weather/chrat' is no view.*add_ui"):
+    with pytest.raises(SetupError, match=r"tool lambda_forecast.*: ui='ui://weather/chrat' is no view.*add_ui"):
         async with Client(server):
             pass
     server.add_ui("ui://weather/chrat", PAGE, csp=CSP)

@@ -113,7 +113,7 @@ class Engine:
         self.notifications: dict[str, Callable[..., None]] = {}  # of extensions
         self.extension_catalogs: list[Catalog[Any]] = []  # whose items are enabled and disabled as resources are
         self._extensions: dict[str, DeclaredExtension] = {}
-        self.start_checks: dict[str, Callable[[], None]] = {}  # of extensions, by id; they raise SetupError
+        self.start_checks: dict[str, Callable[[], None]] = {}  # of extensions; they raise SetupError
         self.tasks: TaskRunner | None = None  # from the first tool with `task=` on
         self.load_tasks: Callable[[], None] = lambda: None  # sets it
         self.task_timings = TaskTimings()

@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from dovetail import registry
 from dovetail.engine.context import Context
 from dovetail.errors import SetupError
-from dovetail.protocol.extensions import UI, UI_LINK_KEY, UI_MIME_TYPE
+from dovetail.protocol.extensions import UI_LINK_KEY, UI_MIME_TYPE
 from dovetail.protocol.types import Audio, CacheScope, Image, ResourceContents
 from dovetail.registry import registration
 from dovetail.registry.functions import inspect_function
-from dovetail.registry.mounts import Mounted
 from dovetail.registry.registration import SWITCH, TEXT, CommonOptions, Kind
 from dovetail.registry.tools import ToolOptions
 
@@ -146,9 +145,10 @@ def tool_options(engine: "Engine", function: Callable[..., Any], options: ToolOp
         ui["resourceUri"] = meta[UI_LINK_KEY] = uri
         given["output"] = "both"
         given.setdefault("always_visible", True)  # hosts look for the view in the list
+        check = partial(_check_view, engine, uri, info.where)
         if engine.is_serving:
-            _check_view(engine, uri, info.where)
-        engine.start_checks[UI] = partial(_check_views, engine)
+            check()
+        engine.start_checks[info.where] = check
     given["meta"] = {**meta, "ui": ui}
     checked: ToolOptions = given
     return checked
@@ -159,14 +159,8 @@ def _has_no_text(returns: Any) -> bool:
     return all(map(_has_no_text, parts)) if parts else returns in (None, type(None), ..., Image, Audio)
 
 
-def _check_views(engine: "Engine") -> None:
-    """Raises SetupError if the view of a tool does not exist when serving begins."""
-    for tool in engine.tools.registered.items:
-        if UI_LINK_KEY in (meta := tool.definition.meta or {}) and not isinstance(tool.route, Mounted):
-            _check_view(engine, meta[UI_LINK_KEY], tool.label)
-
-
 def _check_view(engine: "Engine", uri: str, where: str) -> None:
+    """Raises SetupError if the view of a tool does not exist when serving begins, or later when the tool is added."""
     source = engine.resources.get(uri)
     if engine.awaits_lists or (source is not None and source.definition.mime_type == UI_MIME_TYPE):
         return
