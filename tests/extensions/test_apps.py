@@ -29,7 +29,8 @@ class Forecast:
 
 def weather(**options: Any) -> Server:
     server = Server("weather", version="1.0.0", **options)
-    server.add_ui(CHART, PAGE, csp=CSP, permissions=["clipboard_write"], prefers_border=True, title="A chart")
+    others = {"permissions": {"clipboardWrite": {}}, "prefersBorder": True}
+    server.add_ui(CHART, PAGE, csp=CSP, meta={"ui": others}, title="A chart")
 
     @server.tool(ui=CHART)
     def forecast(city: str) -> Forecast:
@@ -208,7 +209,7 @@ async def test_a_proxy_passes_views_as_they_are(revision: str) -> None:
         (PAGE, {"csp": {"connect": ["https://a.example:\u0664"]}}, "an origin without a path"),
         ("<!-- built -->" * 50 + "<p>", {}, "no HTML document"),
         ("<!doctype html><![ INCLUDE [x]]>", {}, "no HTML document"),
-        (PAGE, {"permissions": ["camra"]}, "did you mean camera"),
+        (PAGE, {"cpsp": CSP}, "did you mean csp"),
         (PAGE, {"mime_type": "text/html"}, "unknown options mime_type"),
     ],
 )

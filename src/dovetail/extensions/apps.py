@@ -20,7 +20,7 @@ from dovetail.protocol.extensions import UI_LINK_KEY, UI_MIME_TYPE
 from dovetail.protocol.types import Audio, CacheScope, Image, ResourceContents
 from dovetail.registry import registration
 from dovetail.registry.functions import inspect_function
-from dovetail.registry.registration import SWITCH, TEXT, CommonOptions, Kind
+from dovetail.registry.registration import TEXT, CommonOptions, Kind
 from dovetail.registry.tools import ToolOptions
 
 if TYPE_CHECKING:
@@ -28,16 +28,11 @@ if TYPE_CHECKING:
     from dovetail.registry.files import File
 
 CSP_KEYS = {each: f"{each}Domains" for each in ("connect", "resource", "frame")} | {"base_uri": "baseUriDomains"}
-PERMISSIONS = {each: each for each in ("camera", "microphone", "geolocation")} | {"clipboard_write": "clipboardWrite"}
-_FIELDS = {"domain": "domain", "prefers_border": "prefersBorder"}
 VISIBILITY = ("model", "app")
 KINDS = {
     **registration.KINDS,
     "csp": Kind(dict[str, list[str]], "a dict of lists of origins"),
-    "permissions": registration.NAMES,
     "visibility": registration.NAMES,
-    "domain": TEXT,
-    "prefers_border": SWITCH,
     "ui": TEXT,
 }
 MAX_SHOWN = 5  # sources in one error
@@ -56,9 +51,6 @@ class UiOptions(CommonOptions, total=False):
     ttl_ms: int
     cache_scope: CacheScope
     csp: Mapping[str, Sequence[str]]
-    permissions: Sequence[str]
-    domain: str
-    prefers_border: bool
 
 
 # ── views ──
@@ -71,14 +63,12 @@ def add_view(engine: "Engine", uri: Any, html: Any, options: UiOptions) -> None:
         raise SetupError(f'{where}: the URI of a view begins with ui://, as in "ui://weather/chart"')
     given: dict[str, Any] = {**registration.checked_options(options, UiOptions.__optional_keys__, where, KINDS)}
     csp = _checked_csp(given.pop("csp", {}), where)
-    ui: dict[str, Any] = {"csp": {CSP_KEYS[key]: origins for key, origins in csp.items()}}
-    if "permissions" in given:
-        ui["permissions"] = {PERMISSIONS[each]: {} for each in _known(given.pop("permissions"), PERMISSIONS, where)}
-    ui |= {key: given.pop(name) for name, key in _FIELDS.items() if name in given}
+    meta = given.get("meta") or {}
+    ui = {**meta.get("ui", {}), "csp": {CSP_KEYS[key]: origins for key, origins in csp.items()}}
     if not isinstance(html, str | Path):
         raise SetupError(f"{where}: give it the document as a string, or its file as a Path, not {html!r:.100}")
     source = html if isinstance(html, str) else registry.files.File(html, uri=uri, mime_type=UI_MIME_TYPE)
-    given |= {"mime_type": UI_MIME_TYPE, "meta": {**(given.get("meta") or {}), "ui": ui}}
+    given |= {"mime_type": UI_MIME_TYPE, "meta": {**meta, "ui": ui}}
     given.setdefault("name", uri.removeprefix("ui://"))
     _check_document(_text_of(source, where), csp, where)
 
