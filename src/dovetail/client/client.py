@@ -17,7 +17,7 @@ from dovetail.client.results import CallToolResult, ListPage, WireCallResult, ha
 from dovetail.client.session import ClientSession, Timeout
 from dovetail.client.skills import SKILLS, Skill, WireSkillResult
 from dovetail.client.subscriptions import ChangeStream
-from dovetail.client.tasks import ToolTask, WireTask, read_created
+from dovetail.client.tasks import ToolTask, read_created
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import HEADER_MISMATCH, BadResponse, NotApproved, ServerError, SetupError, ToolError
 from dovetail.protocol import types
@@ -159,14 +159,9 @@ class Client:
             raise SetupError(f"Client.{method} needs a client that declares tasks: Client(…, tasks=True)")
 
     async def _call(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None,
-        timeout: Timeout,
-        progress_handler: ProgressHandler | None,
-        log_level: LogLevel | None,
-        idempotency_key: str | None,
-    ) -> Raw:
+        self, name: str, arguments: Mapping[str, Any] | None, timeout: Timeout,
+        progress_handler: ProgressHandler | None, log_level: LogLevel | None, idempotency_key: str | None,
+    ) -> Raw:  # fmt: skip
         given = dict(arguments or {})
         if self._approve is not None:
             await self._ask_approval(self._approve, name, given, timeout)
@@ -191,10 +186,9 @@ class Client:
 
     def _task_of(self, name: str, raw: Raw, timeout: Timeout) -> ToolTask:
         """A handle of a call, which has ended if the call did not become a task."""
-        created, read = read_created("tools/call", raw, self._session.revision), partial(self._read_call, name, timeout)
-        if created is None:
-            return ToolTask(self._session, None, read, timeout, WireTask("", "completed"), raw)
-        return ToolTask(self._session, created.task_id, read, timeout, created)
+        created = read_created("tools/call", raw, self._session.revision)
+        read = partial(self._read_call, name, timeout)
+        return ToolTask(self._session, created.task_id or None, read, timeout, created)
 
     async def _read_call(self, name: str | None, timeout: Timeout, raw: Raw, raise_on_error: bool) -> CallToolResult:
         answer = read_result("tools/call", raw, WireCallResult)

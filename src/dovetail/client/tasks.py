@@ -77,11 +77,13 @@ class _Created(msgspec.Struct, frozen=True):
     task: WireTask | None = None
 
 
-def read_created(method: str, raw: Raw, revision: Revision) -> WireTask | None:
-    """The task that a call has become; None if it has a result already."""
+def read_created(method: str, raw: Raw, revision: Revision) -> WireTask:
+    """The task that a call has become; one without an id, that has ended, if the server answered at once."""
     if revision.core_tasks:
-        return decode(method, raw, _Created).task
-    return decode(method, raw, WireTask) if result_type_of(method, raw) == "task" else None
+        created = decode(method, raw, _Created).task
+    else:
+        created = decode(method, raw, WireTask) if result_type_of(method, raw) == "task" else None
+    return created or WireTask("", "completed", result=raw)
 
 
 class ToolTask:
@@ -97,21 +99,16 @@ class ToolTask:
     """
 
     def __init__(
-        self,
-        session: "ClientSession",
-        id: str | None,
-        read_result: ReadResult,
-        timeout: "Timeout",
+        self, session: "ClientSession", id: str | None, read_result: ReadResult, timeout: "Timeout",
         latest: WireTask | None = None,
-        outcome: Raw | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.id = id
         self._session = session
         self._is_core = session.revision.core_tasks
         self._read_result = read_result
         self._timeout = timeout
         self._latest = latest
-        self._outcome: Raw | DovetailError | None = outcome
+        self._outcome = latest.outcome if latest is not None and id is None else None
         self._due = 0.0 if latest is None else _now() + latest.poll_seconds  # when the server may be asked again
         self._polling = asyncio.Lock()
         self._running: dict[str, asyncio.Task[None]] = {}  # handlers of questions, by key
