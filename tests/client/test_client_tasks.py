@@ -67,6 +67,7 @@ async def test_a_handle(revision: str) -> None:
         assert (await task.wait()).text == (await task.wait()).text == "done"
         await task.cancel()  # it has ended
         assert "completed" in repr(task)
+    assert (await task.wait()).text == "done", "what is known needs no connection"
     assert not server.calls("tasks/cancel")
 
 

@@ -137,12 +137,14 @@ class ToolTask:
 
         Raises ToolError, ServerError if the task failed, or TaskCancelled. If this is cancelled, the task goes on.
         """
-        seconds = None if self._session.seconds(self._timeout) is None else self._session.max_timeout
-        async with self._session.time_limit(seconds, f"The task {self.id} did not end"):
-            async for _ in self:
-                pass
-            if self._outcome is None:  # in 2025-11-25 it has a request of its own
-                self._outcome = await self._send(RESULT)
+        if self._outcome is None:
+            seconds = None if self._session.seconds(self._timeout) is None else self._session.max_timeout
+            async with self._session.time_limit(seconds, f"The task {self.id} did not end"):
+                async for _ in self:
+                    pass
+                if self._is_core and self.status != "cancelled":
+                    self._outcome = await self._send(RESULT)
+        assert self._outcome is not None
         if isinstance(self._outcome, DovetailError):
             raise self._outcome
         return await self._read_result(self._outcome, raise_on_error)
