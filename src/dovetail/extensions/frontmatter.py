@@ -15,7 +15,7 @@ MAX_COLUMN = 40  # in which a block begins, so that blocks in each other are few
 MAX_BRACKETS = 100  # that one value opens
 MAX_INTEGER = 2**53 - 1  # that all JSON readers keep exactly
 
-_FRONT_MATTER = re.compile(r"---\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+_FRONT_MATTER = re.compile(r"\ufeff?---\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 _UNPRINTABLE = "[^\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 _REFUSED = {
     re.compile(_UNPRINTABLE): "a tab or another invisible character; use spaces, or write it as \\t in double quotes",
