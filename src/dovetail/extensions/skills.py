@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from dovetail import engine as lazy
 from dovetail.engine.call_tool import excerpt
-from dovetail.engine.handlers import Handler, list_handler
+from dovetail.engine.handlers import Handler
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import INVALID_PARAMS, NotFound, ProtocolError, SetupError
@@ -33,7 +33,6 @@ from dovetail.protocol.results import CacheHint, Result, Shaper
 from dovetail.protocol.session import Rules
 from dovetail.protocol.types import MAX_URI_LENGTH, ResourceContents, ResourceDefinition
 from dovetail.protocol.uri_template import normalize_uri
-from dovetail.registry.catalog import Catalog
 from dovetail.registry.files import Directory, guess_mime_type
 from dovetail.registry.functions import Invocation
 from dovetail.registry.registration import AccessRule, Authorize, access_rule
@@ -59,50 +58,24 @@ Parts = tuple[str, ...]  # of a path below the folder
 UriOf = Callable[[Parts], str]
 
 
-class SkillDefinition(msgspec.Struct, frozen=True):
-    """A skill as clients see it."""
-
-    uri: str  # of its SKILL.md
-    frontmatter: Mapping[str, Any]
-    resources: Sequence[Mapping[str, Any]]  # uri, digest and size of each file
-    # It has nothing that depends on the revision:
-    title: ClassVar[None] = None
-    icons: ClassVar[None] = None
-    annotations: ClassVar[None] = None
-    meta: ClassVar[None] = None
-
-
-class SkillEntry(msgspec.Struct, frozen=True):
-    """A skill in the catalog."""
-
-    uri: str
-    definition: SkillDefinition
-    access: AccessRule | None
-
-
 class Snapshot(msgspec.Struct):
     """What a folder held at one moment, all by URI."""
 
     resources: dict[str, Resource] = {}
     listed: dict[str, dict[str, Any]] = {}  # uri, digest and size of the files
     frontmatter: dict[str, FrontMatter] = {}
-    skills: dict[str, SkillEntry] = {}
-    directories: dict[str, list[str]] = {}  # the URIs of their files and folders
-
-    def definition(self, uri: str) -> ResourceDefinition:
-        if uri in self.resources:
-            return self.resources[uri].definition
-        return ResourceDefinition(uri=uri, name=unquote(uri.rpartition("/")[2]), mime_type="inode/directory")
+    skills: dict[str, dict[str, Any]] = {}  # as clients see them
+    directories: dict[str, list[ResourceDefinition]] = {}  # their files and folders
 
 
 class SkillResult(msgspec.Struct, frozen=True):
-    """The result of `skills/get`, or of reading a directory, which has no cache hint."""
+    """A result; that of reading a directory has no cache hint."""
 
-    fields: Mapping[str, Any]
+    fields: dict[str, Any]
     hint: CacheHint | None = None
 
     def encode(self, shaper: Shaper) -> bytes:
-        return shaper.body(self.fields) if self.hint is None else shaper.cacheable({**self.fields}, self.hint)
+        return shaper.body(self.fields) if self.hint is None else shaper.cacheable(self.fields.copy(), self.hint)
 
 
 class ReadDirectoryParams(UriParams, frozen=True):
@@ -132,17 +105,21 @@ class SkillFolder:
             raise self.fail((), "there is no folder with a SKILL.md; name one that holds skills, or is a skill")
         uri_of = partial(_uri, (self.files.root.name,) if () in roots else ())
         found, members = Snapshot(), defaultdict[Parts, list[Parts]](list)  # of skills
+        children: dict[str, list[str]] = {}  # of directories
         for parts in sorted([*names, *folders]):
             above = [parts[:depth] for depth in range(len(parts)) if parts[:depth] in roots]
             if parts not in folders:
                 for root in above:
                     members[root].append(parts)
             elif above or parts in roots:
-                found.directories[uri_of(parts)] = []
+                children[uri_of(parts)] = []
             if above:
-                found.directories[uri_of(parts[:-1])].append(uri_of(parts))
+                children[uri_of(parts[:-1])].append(uri_of(parts))
         for root in sorted(roots):
             self._read_skill(root, members[root], uri_of, found)
+        for uri, inner in children.items():
+            known = {each: found.resources[each].definition for each in inner if each in found.resources}
+            found.directories[uri] = [known.get(each) or _folder(each) for each in inner]
         return found
 
     def _walk(self) -> tuple[list[Parts], set[Parts]]:
@@ -168,8 +145,8 @@ class SkillFolder:
             if total > MAX_BYTES:
                 raise self.fail(root, f"its files have more than {MAX_BYTES:,} bytes together; exclude= some")
         uri = uri_of((*root, SKILL_FILE))
-        definition = SkillDefinition(uri, found.frontmatter[uri].fields, [found.listed[each] for each in uris])
-        found.skills[uri] = SkillEntry(uri, definition, self.access)
+        listed = [found.listed[each] for each in uris]
+        found.skills[uri] = {"uri": uri, "frontmatter": found.frontmatter[uri].fields, "resources": listed}
 
     def _read_file(self, uri: str, parts: Parts, name: str, found: Snapshot) -> None:
         try:
@@ -212,6 +189,10 @@ def _uri(base: Parts, parts: Parts) -> str:
     return normalize_uri("skill://" + "/".join(quote(part, safe="", errors="replace") for part in (*base, *parts)))
 
 
+def _folder(uri: str) -> ResourceDefinition:
+    return ResourceDefinition(uri=uri, name=unquote(uri.rpartition("/")[2]), mime_type="inode/directory")
+
+
 def problems_of(fields: Mapping[str, Any], folder: str) -> Iterator[str]:
     """What hosts refuse in the front matter of a skill in a folder of this name."""
     name, description = fields.get("name"), fields.get("description")
@@ -245,7 +226,6 @@ class Skills:
 
     def __init__(self, engine: "Engine") -> None:
         self.engine = engine
-        self.catalog: Catalog[SkillEntry] = Catalog("skill")
         self.folders: list[SkillFolder] = []
 
     def add(
@@ -271,14 +251,12 @@ class Skills:
     def _declare(self, where: str) -> None:
         cached: dict[str, Any] = {"capability": "resources", "cacheable": True}
         rows: list[tuple[Method, Handler]] = [
-            (Method("skills/list", EVERY, ListParams, **cached), list_handler("skills", lambda _: self.catalog)),
+            (Method("skills/list", EVERY, ListParams, **cached), self.list_skills),
             (Method("skills/get", EVERY, UriParams, **cached), self.get),
             (Method(READ_DIRECTORY, EVERY, ReadDirectoryParams, capability="resources"), self.read_directory),
         ]
         methods = {row.name: (row, handler) for row, handler in rows}
         self.engine.add_extension(ID, DeclaredExtension({"directoryRead": True}), methods, where)
-        self.catalog.set_visibility(self.engine.resources.direct.rules)
-        self.engine.extension_catalogs.append(self.catalog)
 
     def _check(self, folder: SkillFolder, new: Snapshot) -> None:
         """Raises SetupError if something else has the URI of a new file."""
@@ -293,7 +271,6 @@ class Skills:
         resources, listed = self.engine.resources, new.listed
         for uri in new.resources.keys() & old.resources.keys():
             resources.direct.replace(uri, new.resources[uri])
-        self.catalog.exchange(old.skills, new.skills, self.folders.index(folder) + 1)
         resources.swap([*(old.resources.keys() - new.resources.keys())], new.resources)  # which announces the list
         if old.resources.keys() == new.resources.keys():
             self.engine.publish(Change("resources"))
@@ -302,7 +279,7 @@ class Skills:
         for uri, found in new.frontmatter.items():
             for note in islice(warnings_of(found), MAX_NOTES):
                 log.warning("%s: %s: %s", folder.where, uri, note)
-        names = Counter(entry.definition.frontmatter["name"] for entry in self.catalog.registered.items)
+        names = Counter(found.fields["name"] for each in self.folders for found in each.snapshot.frontmatter.values())
         if doubled := sorted(name for name, count in names.items() if count > 1):
             log.warning("%s: hosts may mix up the skills of one name: %s", folder.where, ", ".join(doubled[:MAX_NOTES]))
 
@@ -319,39 +296,51 @@ class Skills:
         except SetupError as problem:
             log.error("%s; the skills stay as they were", problem)
 
-    async def get(self, engine: "Engine", context: RequestContext) -> Result:
-        uri = _known_uri(context)
-        entry = self.catalog.find(uri, engine.rules_of(context))
-        if entry is None or not await self._may_use(context, entry.access):
-            raise ProtocolError(f"Unknown skill: {excerpt(uri)}", code=INVALID_PARAMS)
-        hint = engine.options.hint if entry.access is None else replace(engine.options.hint, scope="private")
-        return SkillResult({"skill": entry.definition}, hint)
+    async def list_skills(self, engine: "Engine", context: RequestContext) -> Result:
+        rules, direct = engine.rules_of(context), engine.resources.direct
+        skills = {uri: skill for folder in self.folders for uri, skill in folder.snapshot.skills.items()}
+        access = {uri: found.access for uri in skills if (found := direct.find(uri, rules)) is not None}
+        uris = await lazy.access.readable_uris(engine, context, access)
+        hint = _hint(engine, any(rule is not None for rule in access.values()))
+        return _page(engine, context, "skills", [skills[uri] for uri in uris], hint)
 
-    async def _may_use(self, context: RequestContext, rule: AccessRule | None) -> bool:
-        return rule is None or await lazy.access.may_use(self.engine, context, rule)
+    async def get(self, engine: "Engine", context: RequestContext) -> Result:
+        skill, folder = await self._find(context, "skills", "Unknown skill:")
+        return SkillResult({"skill": skill}, _hint(engine, folder.access is not None))
 
     async def read_directory(self, engine: "Engine", context: RequestContext) -> Result:
-        uri, rules = _known_uri(context), engine.rules_of(context)
-        folder = next((each for each in self.folders if uri in each.snapshot.directories), None)
-        snapshot = Snapshot() if folder is None else folder.snapshot  # a reload may come before the caller is checked
-        if folder is None or not self._is_in_skill(uri, rules) or not await self._may_use(context, folder.access):
-            raise ProtocolError(f"There is no directory {excerpt(uri)}", code=INVALID_PARAMS)
-        scope, size, now = f"directory {uri}", engine.options.page_size, time.time()
-        begin = decode_cursor(context.request.params.cursor, scope=scope, keys=engine.secrets, now=now)
-        found = [snapshot.definition(each) for each in snapshot.directories[uri]]
-        fields: dict[str, Any] = {"resources": found[begin : begin + size]}
-        if begin + size < len(found):
-            fields["nextCursor"] = encode_cursor(begin + size, scope=scope, key=engine.secrets[0], now=now)
-        return SkillResult(fields)
+        definitions, _ = await self._find(context, "directories", "There is no directory")
+        return _page(engine, context, "resources", definitions)
 
-    def _is_in_skill(self, uri: str, rules: Rules) -> bool:
-        """Whether a directory is, or is below, that of a skill which is not disabled."""
-        parts = uri.split("/")
-        above = ("/".join(parts[:depth]) for depth in range(len(parts), 2, -1))
-        return any(self.catalog.find(f"{each}/{SKILL_FILE}", rules) is not None for each in above)
+    async def _find(self, context: RequestContext, kind: str, problem: str) -> tuple[Any, SkillFolder]:
+        """The skill or directory that a request names, and its folder. Raises ProtocolError."""
+        engine, uri = self.engine, normalize_uri(context.request.params.uri[: MAX_URI_LENGTH + 1])
+        for folder in self.folders:
+            found, access = getattr(folder.snapshot, kind).get(uri), folder.access
+            if found is None or not self._is_enabled(uri, engine.rules_of(context)):
+                continue
+            if access is None or await lazy.access.may_use(engine, context, access):
+                return found, folder
+        raise ProtocolError(f"{problem} {excerpt(uri)}", code=INVALID_PARAMS)
+
+    def _is_enabled(self, uri: str, rules: Rules) -> bool:
+        """Whether a skill is not disabled, or one of those that a directory belongs to."""
+        parts, find = uri.split("/"), self.engine.resources.direct.find
+        above = ["/".join([*parts[:depth], SKILL_FILE]) for depth in range(len(parts), 2, -1)]
+        return any(find(each, rules) is not None for each in ([uri] if parts[-1] == SKILL_FILE else above))
 
 
-def _known_uri(context: RequestContext) -> str:
-    """The URI of a request, normalized; a very long one is not looked for."""
-    uri: str = context.request.params.uri
-    return normalize_uri(uri) if len(uri) <= MAX_URI_LENGTH else uri[:MAX_URI_LENGTH]
+def _hint(engine: "Engine", is_private: bool) -> CacheHint:
+    return replace(engine.options.hint, scope="private") if is_private else engine.options.hint
+
+
+def _page(
+    engine: "Engine", context: RequestContext, key: str, items: Sequence[Any], hint: CacheHint | None = None
+) -> SkillResult:
+    params, size, now = context.request.params, engine.options.page_size, time.time()
+    scope = f"{context.request.method} {getattr(params, 'uri', '')}"
+    begin = decode_cursor(params.cursor, scope=scope, keys=engine.secrets, now=now)
+    fields: dict[str, Any] = {key: items[begin : begin + size]}
+    if begin + size < len(items):
+        fields["nextCursor"] = encode_cursor(begin + size, scope=scope, key=engine.secrets[0], now=now)
+    return SkillResult(fields, hint)
