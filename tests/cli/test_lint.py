@@ -1,9 +1,12 @@
 """`dovetail lint`: each rule finds what it is for and nothing else, and the command can fail a build."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from click.testing import CliRunner
@@ -11,11 +14,11 @@ from command_stage import Run, running, typed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail import Client, Server
+from dovetail import BadResponse, Client, Server, SkillFile
 from dovetail.cli.lint import Catalog, check_catalog, estimate_tokens
-from dovetail.cli.lint.rules import LEVELS, RULES, check_hints
+from dovetail.cli.lint.rules import LEVELS, RULES, Finding, check_hints
 from dovetail.cli.lint.schemas import References, pattern_problem, subschemas
-from dovetail.cli.lint.skills import ReadSkill
+from dovetail.cli.lint.skills import check_skill
 from dovetail.cli.main import main
 
 TEXT = {"type": "string", "description": "A text."}
@@ -47,15 +50,28 @@ def deep(levels: int) -> dict[str, Any]:
     return {**inner, "description": "Deep."}
 
 
-def skill(text: str = "", uri: str = "skill://pdf/SKILL.md", problem: str = "", **more: Any) -> Catalog:
-    """One without any fault, but for what is given: more fields, and files by their paths."""
-    fields = {"name": "pdf", "description": "Fill in forms."} | {key: more.pop(key) for key in FIELDS & more.keys()}
+def skill(
+    text: str = "", folder: str = "skill://pdf/", problem: str = "", size: int = 5, files: Any = None, **fields: Any
+) -> Catalog:
+    """What is found in one without any fault, but for what is given: more fields, and files by their paths."""
+    fields = {"name": "pdf", "description": "Fill in forms.", **fields}
     whole = "---\n" + "".join(f"{key}: {value}\n" for key, value in fields.items()) + f"---\n{text}"
-    files: dict[str, str | None] = {"SKILL.md": whole, "docs/a b.md": "", "logo.png": None, **more.pop("files", {})}
-    return Catalog(skills=[ReadSkill(uri, fields, files, more.pop("size", 100), problem)])
+    contents = {"SKILL.md": whole, "docs/a b.md": "", "logo.png": b"\x89", **(files or {})}
+    listed = [SkillFile(folder + quote(path), "", size) for path in contents]
+
+    async def read(uri: str, **_: Any) -> str | bytes:
+        if problem:
+            raise BadResponse(problem)
+        found: str | bytes = contents[uri]
+        return found
+
+    async def check() -> list[Finding]:
+        one: Any = SimpleNamespace(uri=f"{folder}SKILL.md", frontmatter=fields, resources=listed, read=read)
+        return [finding async for finding in check_skill(one)]
+
+    return Catalog(skills=asyncio.run(check()))
 
 
-FIELDS = {"name", "description", "metadata", "license"}
 KEY = "sk-" + "a1B2" * 8
 UNSAFE = {"_meta": {"dovetail/unsafe": ["b", "c"]}}
 BROKEN = [
@@ -117,17 +133,16 @@ BROKEN = [
     ("tool-count-limit", tools(*(tool(f"a{n}x") for n in range(129))), "129 tools"),
     ("tool-tokens", tools(one(type="string", title="x" * 4_000)), "about 10"),
     ("skill-unreadable", skill(problem="its digest is another one"), "digest"),
-    ("skill-name", skill(name="p--f", uri="skill://p--f/SKILL.md"), "p--f"),
-    ("skill-name", skill(uri="skill://forms/SKILL.md"), "pdf"),
-    ("skill-name", skill(name=3), "3"),
-    ("skill-description", skill(description=" "), "there is none"),
-    ("skill-description", skill(description="x" * 1_025), "1025 characters"),
-    ("skill-metadata", skill(metadata={"a": 1}), "a"),
-    ("skill-metadata", skill(metadata={"io.modelcontextprotocol/x": "y"}), "io.modelcontextprotocol/x"),
-    ("skill-yaml", skill(license="no"), "line 4: no"),
-    ("skill-size", skill(size=2**24 + 1), "16,777,217 bytes"),
+    ("skill-invalid", skill(name="p--f", folder="skill://p--f/"), "p--f"),
+    ("skill-invalid", skill(folder="skill://forms/"), "pdf"),
+    ("skill-invalid", skill(name=3), "3"),
+    ("skill-invalid", skill(description=" "), "description: is missing"),
+    ("skill-doubtful", skill(description="x" * 1_025), "1025 characters"),
+    ("skill-doubtful", skill(metadata="{a: 1}"), "metadata: a is no string"),
+    ("skill-doubtful", skill(metadata="{io.modelcontextprotocol/x: y}"), "io.modelcontextprotocol/x is reserved"),
+    ("skill-doubtful", skill(license="no"), "line 4: no"),
+    ("skill-size", skill(size=2**23), "25,165,824 bytes"),
     ("skill-size", skill(files={f"{n}.md": "" for n in range(510)}), "513 files"),
-    ("skill-length", skill("\n" * 501), "50"),
     ("skill-link", skill("See [forms](references/FORMS.md#top)."), "references/FORMS.md"),
     ("skill-link", skill("![x](../other.png)"), "../other.png"),
     ("skill-secret", skill(f"Use\n{KEY}"), "SKILL.md, line 6"),
@@ -203,7 +218,8 @@ def test_a_folder_of_skills_is_linted(tmp_path: Path) -> None:
     assert done.returncode == 1
     found = [(each["rule"], each["place"], each["detail"]) for each in json.loads(done.stdout)["findings"]]
     place = "skill skill://pdf/SKILL.md"
-    assert found == [("skill-yaml", place, "line 4: no"), ("skill-link", place, "b.md")]
+    detail = "line 4: no: YAML 1.1 reads another value; put it in quotes"
+    assert found == [("skill-doubtful", place, detail), ("skill-link", place, "b.md")]
     path.write_text("---\nname: pdf\n---\n")
     assert typed(tmp_path, "lint", "skills").returncode == 3
 

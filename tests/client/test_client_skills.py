@@ -49,7 +49,7 @@ def alter_entry(server: Server, alter: Callable[[Any], Any]) -> None:
     async def altered(request: Request, call_next: CallNext) -> Any:
         result: Any = await call_next(request)
         if request.method == "skills/list":
-            result.items = [alter(item) for item in result.items]
+            result = replace(result, fields={"skills": [alter(each) for each in result.fields["skills"]]})
         elif request.method == "skills/get":
             result = replace(result, fields={"skill": alter(result.fields["skill"])})
         return result
@@ -133,7 +133,7 @@ async def test_contents_of_something_else_are_refused(alter: Any, server: Server
     ],
 )
 async def test_an_entry_that_differs_from_the_front_matter_is_refused(change: Any, names: str, server: Server) -> None:
-    alter_entry(server, lambda entry: replace(entry, frontmatter={**entry.frontmatter, **change}))
+    alter_entry(server, lambda entry: {**entry, "frontmatter": {**entry["frontmatter"], **change}})
     async with Client(server) as client:
         for skill in (*await client.list_skills(), await client.get_skill(PDF)):
             with pytest.raises(BadResponse, match=f"its front matter has another {names};"):
@@ -144,7 +144,7 @@ async def test_an_entry_that_differs_from_the_front_matter_is_refused(change: An
 async def test_an_entry_without_a_field_is_refused_and_one_with_an_equal_number_is_not(server: Server) -> None:
     fields: dict[str, Any] = {"name": "pdf", "description": "Fill in forms.", "version": 1, "tested": True}
     fields["metadata"] = {"a": ["b", 1.0]}
-    alter_entry(server, lambda entry: replace(entry, frontmatter=fields))
+    alter_entry(server, lambda entry: {**entry, "frontmatter": fields})
     async with Client(server) as client:
         skill = await client.get_skill(PDF)
         assert await skill.read() == TEXT
@@ -157,14 +157,14 @@ async def test_an_entry_without_a_field_is_refused_and_one_with_an_equal_number_
 async def test_front_matter_that_can_not_be_read_is_refused(server: Server) -> None:
     strange = "---\nname: &x pdf\n---\n"
     alter_contents(server, lambda _: [ResourceContents(PDF, text=strange)])
-    alter_entry(server, lambda entry: replace(entry, resources="dynamic"))
+    alter_entry(server, lambda entry: {**entry, "resources": "dynamic"})
     async with Client(server) as client:
         with pytest.raises(BadResponse, match="can't be compared, line 2: a value can't begin with '&'"):
             await (await client.get_skill(PDF)).read()
 
 
 async def test_of_a_dynamic_skill_only_its_description_is_read(server: Server) -> None:
-    alter_entry(server, lambda entry: replace(entry, resources="dynamic"))
+    alter_entry(server, lambda entry: {**entry, "resources": "dynamic"})
     async with Client(server) as client:
         (skill,) = await client.list_skills()
         assert skill.resources == "dynamic"
@@ -188,7 +188,7 @@ async def test_of_a_dynamic_skill_only_its_description_is_read(server: Server) -
     ],
 )
 async def test_malformed_entries_are_refused(change: Any, server: Server) -> None:
-    alter_entry(server, lambda entry: replace(entry, **change))
+    alter_entry(server, lambda entry: {**entry, **change})
     async with Client(server) as client:
         for asked in (client.list_skills(), client.get_skill(PDF)):
             with pytest.raises(BadResponse, match="does not fit"):
@@ -196,7 +196,7 @@ async def test_malformed_entries_are_refused(change: Any, server: Server) -> Non
 
 
 async def test_another_skill_than_was_asked_for_is_refused(server: Server) -> None:
-    alter_entry(server, lambda entry: replace(entry, uri="skill://other/SKILL.md"))
+    alter_entry(server, lambda entry: {**entry, "uri": "skill://other/SKILL.md"})
     async with Client(server) as client:
         with pytest.raises(BadResponse, match="answered with the skill skill://other"):
             await client.get_skill(PDF)

@@ -1,8 +1,9 @@
 """Skills of a server: their entries, and files that are compared with what the server has listed."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, overload
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, overload
 from urllib.parse import quote
 
 import msgspec
@@ -39,17 +40,13 @@ class WireSkillResult(msgspec.Struct, frozen=True):
 SKILLS = ("skills/list", "skills", WireSkill)
 
 
-class ReadResource(Protocol):
-    async def __call__(self, uri: str, *, fresh: bool, timeout: Timeout) -> list[ResourceContents]: ...
-
-
 class Skill:
     """A skill of a server. Nothing of it is read before `read` is called.
 
     `resources` are its files, or "dynamic" if the server can't say what is in them.
     """
 
-    def __init__(self, entry: WireSkill, read_resource: ReadResource) -> None:
+    def __init__(self, entry: WireSkill, read_resource: Callable[..., Awaitable[list[ResourceContents]]]) -> None:
         self.uri = entry.uri  # of its SKILL.md
         self.frontmatter: Mapping[str, Any] = entry.frontmatter
         self.resources: Sequence[SkillFile] | Literal["dynamic"] = entry.resources
@@ -101,24 +98,18 @@ class Skill:
         if text is None:
             raise self._differs(uri, "it is no text")
         try:
-            fields = extensions.frontmatter.read_front_matter(text.removeprefix("\ufeff")).fields
-        except ValueError as problem:
+            fields = extensions.frontmatter.read_front_matter(text).fields
+            names = sorted({*fields, *self.frontmatter})
+            wrong = [name for name in names if _as_json(fields, name) != _as_json(self.frontmatter, name)]
+        except (ValueError, RecursionError) as problem:
             raise self._differs(uri, f"its front matter can't be compared, {problem}") from None
-        names = sorted({*fields, *self.frontmatter})
-        missing = object()
-        if wrong := [
-            name for name in names if not _is_same(fields.get(name, missing), self.frontmatter.get(name, missing))
-        ]:
+        if wrong:
             raise self._differs(uri, f"its front matter has another {', '.join(wrong)[:200]}")
 
     def _differs(self, uri: str, problem: str) -> BadResponse:
         return BadResponse(f"{uri} is not what the server has listed: {problem}; list the skills again, and look at it")
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Equality of JSON: 1 is 1.0, but not true."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_is_same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+def _as_json(fields: Mapping[str, Any], name: str) -> str | None:
+    """A field as JSON with one type of numbers: 1 is 1.0, but not true. None if it is missing."""
+    return json.dumps(json.loads(json.dumps(fields[name]), parse_int=float), sort_keys=True) if name in fields else None

@@ -111,7 +111,6 @@ class Engine:
         self.methods: Mapping[str, Method] = REQUEST_ROWS  # with those of extensions
         self.handlers: Mapping[str, Handler] = HANDLERS
         self.notifications: dict[str, Callable[..., None]] = {}  # of extensions
-        self.extension_catalogs: list[Catalog[Any]] = []  # whose items are enabled and disabled as resources are
         self._extensions: dict[str, DeclaredExtension] = {}
         self.start_checks: dict[str, Callable[[], None]] = {}  # of extensions; they raise SetupError
         self.tasks: TaskRunner | None = None  # from the first tool with `task=` on
@@ -168,7 +167,7 @@ class Engine:
 
     def set_visibility(self, where: str, **options: Any) -> None:
         rules = self.visibility_rules(where, options)
-        for catalog in (*(each for each, _ in self._catalogs()), *self.extension_catalogs):
+        for catalog, _ in self._catalogs():
             catalog.set_visibility(rules)
 
     def on_refresh(self, function: Callable[[], Any]) -> None:

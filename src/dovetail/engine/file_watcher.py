@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 log = logging.getLogger("dovetail.watch")
-MAX_ENTRIES = 10_000  # of a folder, in one poll
 
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]  # runs a function in a thread
 Folder = tuple[str, int]  # path and inode: a folder that was replaced is another one
@@ -34,7 +33,7 @@ class FileStat(NamedTuple):
     is_large: bool = False  # it has more entries than one poll walks through
 
 
-def stat_path(path: str, max_entries: int = MAX_ENTRIES) -> FileStat:
+def stat_path(path: str, max_entries: int) -> FileStat:
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -77,7 +76,7 @@ class Watcher:
 
     def __init__(
         self, on_change: Callable[[str], Awaitable[None] | None], *, poll_seconds: float = 1.0,
-        use_watchfiles: bool = True, run: Run = asyncio.to_thread, quiet: float = 0.05, max_entries: int = MAX_ENTRIES,
+        use_watchfiles: bool = True, run: Run = asyncio.to_thread, quiet: float = 0.05, max_entries: int = 10_000,
     ) -> None:  # fmt: skip
         self._on_change = on_change
         self._run_in_thread = run
@@ -94,16 +93,16 @@ class Watcher:
         self._watchfiles_folders: frozenset[Folder] = frozenset()
         self._notifying: set[asyncio.Task[None]] = set()
 
-    def watch(self, uri: str, path: Path, before: FileStat | None = None) -> None:
-        """Begin to watch, or count one more watch. The first poll is compared with a state from `before`.
+    def watch(self, uri: str, path: Path, *, is_new: bool = False) -> None:
+        """Begin to watch, or count one more watch. What is new has changed at the first poll.
 
         Call it on the event loop.
         """
         if known := self._watched.get(uri):
             known.count += 1
             return
-        self._watched[uri] = watched = _Watched(os.path.abspath(path), stat=before)
-        if before is None:
+        self._watched[uri] = watched = _Watched(os.path.abspath(path), stat=FileStat() if is_new else None)
+        if not is_new:
             self._stat_at_once(watched)
         if self._task is None or self._task.done():
             self._start_watchfiles(frozenset())  # the task may belong to an earlier run, or to a loop that has ended

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,7 +25,7 @@ from dovetail.registry.functions import Invocation
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dovetail.engine.file_watcher import FileStat, Watcher
+    from dovetail.engine.file_watcher import Watcher
     from dovetail.registry.files import FileEntry
     from dovetail.registry.registration import AccessRule
     from dovetail.registry.resources import FileGuard, Resource, Template
@@ -43,14 +43,6 @@ class CachedContents(msgspec.Struct, frozen=True):
     contents: ReadResourceResult
     until: float
     access: "AccessRule | None"
-
-
-class WatchedFolder(NamedTuple):
-    """A folder whose changes call `reload`; the first of them may be older than the watching."""
-
-    root: "Path"
-    reload: Callable[[], Awaitable[None]]
-    last_read: "Callable[[], FileStat | None]"
 
 
 class Resources:
@@ -74,7 +66,7 @@ class Resources:
         self._max_cached = max_cached
         self._max_cached_size = max_cached_size
         self.watch_options: dict[str, Any] = {}
-        self.reloads: dict[str, WatchedFolder] = {}  # more folders, by a name of each
+        self.reloads: dict[str, tuple[Path, Callable[[], Awaitable[None]]]] = {}  # of more folders, by a name of each
         self._watcher: Watcher | None = None
         self._watched_folders: dict[str, Path] = {}  # their roots by their templates
         self._is_watching = False  # folders
@@ -344,19 +336,19 @@ class Resources:
     def _watch_folders(self) -> None:
         folders = self.folders() if self._is_watching else []
         roots = {folder.uri: folder.directory.root for folder in folders if folder.directory is not None}
-        roots |= {name: each.root for name, each in self.reloads.items() if self._is_watching}
+        roots |= {name: root for name, (root, _) in self.reloads.items() if self._is_watching}
         watched, self._watched_folders = self._watched_folders, roots
         for uri, _ in watched.items() - roots.items():
             self._open_watcher().unwatch(FOLDER + uri)
         for uri, root in roots.items() - watched.items():
-            before = self.reloads[uri].last_read() if uri in self.reloads else None
-            self._open_watcher().watch(FOLDER + uri, root, before)
+            is_new = uri in self.reloads  # it may have changed since it was read
+            self._open_watcher().watch(FOLDER + uri, root, is_new=is_new)
 
     def _changed(self, uri: str) -> Awaitable[None] | None:
         if not uri.startswith(FOLDER):
             return self._on_update(Change("updated", uri))
         found = self.reloads.get(uri.removeprefix(FOLDER))
-        return self._list_again() if found is None else found.reload()
+        return self._list_again() if found is None else found[1]()
 
     async def _list_again(self) -> None:
         """List all files, at most once a second and for a tenth of the time, unless a listing began meanwhile."""

@@ -246,7 +246,7 @@ class Directory:
         while pending and remaining > 0:
             folder = pending.pop()
             inner: list[tuple[str, ...]] = []
-            for item, is_folder in self._scan(folder, remaining):
+            for item, is_folder in self.scan(folder, remaining):
                 remaining -= 1
                 parts = (*folder, item.name)
                 if not is_folder and (entry := self._entry_of(item, parts)) is not None:
@@ -257,7 +257,7 @@ class Directory:
         if remaining <= 0:
             self._warn_of_limit()
 
-    def _scan(self, parts: tuple[str, ...], limit: int) -> list[tuple[os.DirEntry[str], bool]]:
+    def scan(self, parts: tuple[str, ...], limit: int) -> list[tuple[os.DirEntry[str], bool]]:
         folder = str(self.root.joinpath(*parts))
         try:
             if os.path.realpath(folder) != folder:  # a junction, or replaced by a symlink since it was listed

@@ -14,7 +14,7 @@ from dovetail.cli.commands import KINDS, fetch_definitions
 from dovetail.cli.given_arguments import as_object, get_text
 from dovetail.cli.lint import rules
 from dovetail.cli.lint.schemas import check_schemas
-from dovetail.cli.lint.skills import ReadSkill, check_skills, read_skills
+from dovetail.cli.lint.skills import check_skills
 from dovetail.cli.output import FAILED, align, err, one_line, out, out_json, styled
 from dovetail.cli.shared_options import ServerCommand, ServerTarget, server_options
 from dovetail.cli.target import is_openapi
@@ -56,7 +56,7 @@ class Catalog(NamedTuple):
     prompts: Sequence[rules.Definition] = ()
     malformed: Sequence[tuple[str, str]] = ()  # the kind of the list, and a description
     server: str = ""
-    skills: Sequence[ReadSkill] = ()
+    skills: Sequence[rules.Finding] = ()  # what was found in them
     objects_only: bool = False  # structured output is an object in the negotiated revision
 
 
@@ -98,7 +98,7 @@ async def command(
     api = _load_api(server.shown) if is_openapi(server.shown) else None
     if api is None:
         async with server.started() as running, cli.connect.connected(running) as client:
-            catalog = (await fetch_catalog(client))._replace(skills=await read_skills(client))
+            catalog = (await fetch_catalog(client))._replace(skills=await check_skills(client))
     else:
         async with dovetail.Client(api) as client:
             catalog = await fetch_catalog(client)
@@ -189,7 +189,7 @@ def _findings(catalog: Catalog) -> Iterator[rules.Finding]:
         yield rules.Finding("catalog-tokens", "all tools", f"about {tokens} tokens")
     yield from rules.check_resources(catalog.resources, catalog.templates)
     yield from rules.check_prompts(catalog.prompts)
-    yield from check_skills(catalog.skills)
+    yield from catalog.skills
 
 
 def estimate_tokens(tool: Mapping[str, Any]) -> int:
