@@ -2,10 +2,8 @@
 
 import asyncio
 import time
-from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Raw
 
 from dovetail.engine import access
@@ -13,17 +11,18 @@ from dovetail.engine.call_tool import call_tool
 from dovetail.engine.handlers import Handler
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.server_requests import ClientResponse
-from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError
+from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, DovetailError, MissingCapability, ProtocolError, ToolError
 from dovetail.extensions.task_runs import RELATED_KEY, VERSIONS, TaskFields, Tasks, can_have_task
-from dovetail.extensions.task_store import TaskRecord, unknown_task
+from dovetail.extensions.task_store import TaskRecord, UnknownTask
 from dovetail.protocol.capabilities import require_capabilities
 from dovetail.protocol.extensions import TASKS, DeclaredExtension
-from dovetail.protocol.jsonrpc import encode, invalid_params, members
+from dovetail.protocol.inbound import Request
+from dovetail.protocol.jsonrpc import invalid_params, members
 from dovetail.protocol.methods import ListParams, Method, Params
 from dovetail.protocol.pagination import decode_cursor, encode_cursor
-from dovetail.protocol.results import EmptyResult, Result, Shaper
+from dovetail.protocol.results import EmptyResult, Result
 from dovetail.protocol.revisions import R2025_11_25
-from dovetail.state.base import StoreUnavailable
+from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 NAMED: dict[str, Any] = {"name_field": "task_id", "name_optional": True}  # FastMCP 4.1 sends no Mcp-Name here
 CORE = frozenset([R2025_11_25.name])
 CANCELLED = "The task was cancelled, so it has no result"
+ONLY_A_TASK = "The tool {} runs only as a task; call it with `task`"
+ONLY_FOR_NEWER = "The tool {} runs only as a task, and this client can have none"
 OVER = "The task has ended already, and can't be cancelled any more"
 NOT_A_TASK = "The tool {} runs in the request; call it without `task`"
 NO_LIST = "Method not found: tasks/list is for callers who are known"
@@ -43,18 +44,6 @@ class TaskParams(Params, frozen=True):
 
 class UpdateTaskParams(TaskParams, frozen=True):
     input_responses: dict[str, Raw]
-
-
-class TaskOutcome(msgspec.Struct, frozen=True):
-    """The result of a task, as its call would have had it; it says to which task it belongs."""
-
-    id: str
-    body: bytes
-
-    def encode(self, shaper: Shaper) -> bytes:  # noqa: ARG002
-        fields = members(self.body)
-        meta = members(fields["_meta"]) if "_meta" in fields else {}
-        return encode({**fields, "_meta": {**meta, RELATED_KEY: {"taskId": self.id}}})
 
 
 def add_tasks(engine: "Engine") -> None:
@@ -73,7 +62,7 @@ def add_tasks(engine: "Engine") -> None:
     }
     engine.tasks = tasks
     engine.add_extension(TASKS, DeclaredExtension({}, VERSIONS), rows, "@server.tool(task=…)", tasks.layer)
-    engine.handlers = {**engine.handlers, "tools/call": methods.call}
+    engine.handlers = {**engine.handlers, "tools/call": call}
 
 
 class Methods:
@@ -98,9 +87,7 @@ class Methods:
         id, record = await self._find(context)
         changed = await self._tasks.store.change(id, lambda found: found.ended("cancelled", None))
         if changed is None:
-            raise unknown_task()
-        if record.is_over:
-            await self._tasks.store.wake(id)  # perhaps the wake-up was lost
+            raise UnknownTask
         if not context.request.revision.core_tasks:
             return EmptyResult()
         if record.is_over or changed.status != "cancelled":
@@ -120,27 +107,16 @@ class Methods:
 
     # ── 2025-11-25 ──
 
-    async def call(self, engine: "Engine", context: RequestContext) -> Result:
-        """Refuse `params.task` for a tool without tasks, but only to callers who may know of the tool."""
-        if context.run is None and context.request.revision.core_tasks and can_have_task(context.request):
-            tool = engine.tools.find(context.request.params.name, engine.rules_of(context))
-            if tool is not None and (tool.access is None or await access.may_use(engine, context, tool.access)):
-                raise ProtocolError(NOT_A_TASK.format(tool.name), code=METHOD_NOT_FOUND)
-        return await call_tool(engine, context)
-
     async def list(self, engine: "Engine", context: RequestContext) -> Result:
         if (name := context.task_list) is None:
             raise ProtocolError(NO_LIST, code=METHOD_NOT_FOUND)
         params, now, keys = context.request.params, time.time(), engine.secrets
         scope = f"tasks/list {name}"
-        before = None if params.cursor is None else decode_cursor(params.cursor, scope=scope, keys=keys, now=now)
-        size = min(engine.options.page_size, MAX_PAGE)
-        found, has_more = await self._tasks.store.listed(name, before, size)
-        seen = [(id, record) for _, id, record in found if await self._tasks.may_see(context, record)]
-        fields: dict[str, Any] = {"tasks": [record.fields(id) for id, record in seen]}
-        if has_more and found:
-            fields["nextCursor"] = encode_cursor(found[-1][0], scope=scope, key=keys[0], now=now)
-        return TaskFields(fields)
+        after = 0 if params.cursor is None else decode_cursor(params.cursor, scope=scope, keys=keys, now=now)
+        found, last = await self._tasks.store.listed(name, after, min(engine.options.page_size, MAX_PAGE))
+        seen = [record.fields(id) for id, record in found if await self._tasks.may_see(context, record)]
+        more = {} if last is None else {"nextCursor": encode_cursor(last, scope=scope, key=keys[0], now=now)}
+        return TaskFields({"tasks": seen, **more})
 
     async def result(self, engine: "Engine", context: RequestContext) -> Result:
         """Wait for the end of a task, and pass its questions on to the client meanwhile."""
@@ -148,22 +124,20 @@ class Methods:
         asking: dict[str, asyncio.Task[None]] = {}
         try:
             async with engine.waiting:
-                with closing(engine.state.listen([f"task/{id}"])) as listener:
-                    while True:
-                        with suppress(StoreUnavailable):
-                            record = await self._tasks.find(context, id)
-                        if record.is_over:
-                            break
-                        self._ask(context, id, record, asking)
-                        await self._tasks.changes(listener)
+                async for record in self._tasks.states(id):
+                    self._ask(context, id, record, asking)
         finally:
             for task in asking.values():
                 task.cancel()
             if asking:
                 await asyncio.wait(asking.values())  # the client is told before it has the response
-        if isinstance(record.outcome, bytes):
-            return TaskOutcome(id, record.outcome)
-        raise ProtocolError(CANCELLED, code=INVALID_PARAMS) if record.outcome is None else record.outcome.to_error()
+        if record.outcome is None:
+            raise ProtocolError(CANCELLED, code=INVALID_PARAMS)
+        if not isinstance(record.outcome, bytes):
+            raise record.outcome.to_error()
+        fields = members(record.outcome)
+        meta = members(fields["_meta"]) if "_meta" in fields else {}
+        return TaskFields({**fields, "_meta": {**meta, RELATED_KEY: {"taskId": id}}})
 
     def _ask(self, context: RequestContext, id: str, record: TaskRecord, asking: dict[str, asyncio.Task[None]]) -> None:
         """Send the questions that this request has not sent; take back those that were answered elsewhere."""
@@ -174,3 +148,25 @@ class Methods:
             for key, question in record.questions.items():
                 if key not in asking and (session is None or question.session != session.id):
                     asking[key] = asyncio.create_task(self._tasks.ask(channel, id, key, question))
+
+
+async def call(engine: "Engine", context: RequestContext) -> Result:
+    """Refuse a call that asks for a task, or has to be one, and can't; but only to callers who may know of the tool."""
+    tool = None if context.run else engine.tools.find(context.request.params.name, engine.rules_of(context))
+    refusal = None if tool is None else _refusal(context.request, tool)
+    if tool and refusal and (tool.access is None or await access.may_use(engine, context, tool.access)):
+        raise refusal
+    return await call_tool(engine, context)
+
+
+def _refusal(request: Request, tool: Tool) -> DovetailError | None:
+    if tool.task is None:
+        asks = request.revision.core_tasks and can_have_task(request)
+        return ProtocolError(NOT_A_TASK.format(tool.name), code=METHOD_NOT_FOUND) if asks else None
+    if tool.task.mode == "optional":
+        return None
+    if request.revision.core_tasks:
+        return ProtocolError(ONLY_A_TASK.format(tool.name), code=METHOD_NOT_FOUND)
+    if request.revision.handshake:
+        return ToolError(ONLY_FOR_NEWER.format(tool.name))
+    return MissingCapability({"extensions": {TASKS: {}}})
