@@ -131,13 +131,11 @@ async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool,
     if run is not None:
         await run.begin()
     for limit in limits:
-        if run is None or not run.is_detached:
-            await limit.acquire()
-            slots.held += (limit,)
-            continue
-        try:
+        if run is not None and run.is_detached:
+            slots.held += (limit,)  # also if it is cancelled meanwhile
             await limit.reclaim()  # a task waits however long the queue is
-        finally:
+        else:
+            await limit.acquire()
             slots.held += (limit,)
     slots.taken = True
 

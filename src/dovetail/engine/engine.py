@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from dovetail.engine.result_cache import ResultCache
     from dovetail.engine.server_requests import UrlElicitations
     from dovetail.engine.tool_search import ToolSearch
-    from dovetail.extensions.task_runs import Tasks
+    from dovetail.extensions.tasks import Tasks
     from dovetail.registry.prompts import Completer, Prompt
     from dovetail.state.base import StateBackend
 

@@ -10,268 +10,49 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing, closing, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
 from dovetail import errors
-from dovetail.engine import access
 from dovetail.engine.caller_state import state_owner
-from dovetail.engine.concurrency import Limit
 from dovetail.engine.dispatch import Layer, encode_failure, run_before_response
 from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE, ReplayedRequests, Steps
 from dovetail.engine.request_context import ClientChannel, RequestContext
 from dovetail.engine.server_requests import ClientResponse, LiveRequests, question_failed
-from dovetail.engine.threads import ThreadPool
-from dovetail.errors import ProtocolError, QuestionFailed, ToolBusy, ToolError
-from dovetail.extensions.task_store import LOST, Question, TaskRecord, TaskStore, UnknownTask, shown_message
+from dovetail.errors import ProtocolError, ToolBusy, ToolError
+from dovetail.extensions.extension import ExtensionResult
+from dovetail.extensions.task_store import LOST, Question, TaskRecord, UnknownTask, shown_message
 from dovetail.protocol import jsonrpc
-from dovetail.protocol.capabilities import require_capabilities, require_client_support
+from dovetail.protocol.capabilities import require_client_support
 from dovetail.protocol.elicitation import InputRequest
-from dovetail.protocol.extensions import TASKS, declared_extensions
-from dovetail.protocol.inbound import Request
-from dovetail.protocol.jsonrpc import UNREADABLE, encode, invalid_params, members
-from dovetail.protocol.results import Result, Shaper, ToolResult
-from dovetail.protocol.revisions import R2026_07_28
+from dovetail.protocol.jsonrpc import encode
+from dovetail.protocol.results import Result, ToolResult
 from dovetail.protocol.types import Text
 from dovetail.registry.tools import Tool
-from dovetail.state.base import Listener, StoreFull, StoreUnavailable
+from dovetail.state.base import StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
+    from dovetail.extensions.tasks import Tasks
 
-T = TypeVar("T")
-RELATED_KEY = "io.modelcontextprotocol/related-task"
-VERSIONS = frozenset([R2026_07_28.name])  # in which they are an extension
-MAX_OPEN = 1_000  # tasks of one worker
-MAX_PER_CALLER = 100  # of those; callers that are not known have no bound of their own
 MAX_OUTCOME = 4 * 1024 * 1024  # bytes of an encoded result
 MESSAGE_INTERVAL = 0.5  # seconds between two messages that are stored
-CLEANUP_TIMEOUT = 1.0  # seconds for functions that are cancelled because the server stops
 MIN_LIFE = 3_600.0  # seconds for which the record of an open task is stored, and stored again
 STEP = "dovetail/task"  # the step that detaches a call: a request that is repeated gets the same task
-BUSY = "Too many tasks are open; wait for some of them to end, or cancel some"
-STOPPING = "The server is shutting down, so no task can begin"
 UNSTORED = ProtocolError("The task has ended, but there is no room for its result")
 REFUSALS = (StoreUnavailable, StoreFull, ToolBusy)
 log = logging.getLogger("dovetail")
 
 
-class TaskFields(msgspec.Struct, frozen=True):
-    """The result of a method of tasks, and of a call that has become a task."""
-
-    fields: Mapping[str, Any]
-
-    def encode(self, shaper: Shaper) -> bytes:
-        return shaper.body(self.fields)
-
-
-def can_have_task(request: Request) -> bool:
-    """Whether a request that was made by 2026-07-28 declares the extension, or one of 2025-11-25 asks for a task."""
-    if request.revision.core_tasks:
-        if b'"task"' not in bytes(request.raw_params) or "task" not in (params := jsonrpc.members(request.raw_params)):
-            return False
-        try:
-            jsonrpc.members(params["task"])  # for how long its result is stored is the server's to say
-        except UNREADABLE:
-            raise invalid_params("task must be an object") from None
-        return True
-    return request.revision.name in VERSIONS and TASKS in declared_extensions(request.capabilities)
-
-
-class Tasks:
-    """The tasks that this worker runs, and the way to those of all workers."""
-
-    def __init__(self, engine: "Engine") -> None:
-        self.engine = engine
-        self.runs: dict[str, TaskRun] = {}  # by id, until their ends are stored
-        self.store = TaskStore(engine, self.runs)
-        self.limit = Limit(engine.options.max_concurrency, MAX_OPEN, subject="The server")
-        most = engine.options.max_threads
-        self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), name="dovetail-task", share=max(1, most // 2))
-        self.listener: Listener | None = None  # while the server runs
-        self.is_closing = False
-        self._background: list[asyncio.Task[None]] = []
-
-    # ── calls ──
-
-    def layer(self, engine: "Engine", inner: Layer) -> Layer:
-        """Runs tools apart from their requests where they may become tasks, with all middleware."""
-
-        def layer(context: RequestContext) -> Awaitable[Result]:
-            request = context.request
-            if request.method != "tools/call" or context.served is not None:
-                return inner(context)
-            tool = engine.tools.find(request.params.name)
-            if tool is None or tool.task is None or not can_have_task(request):
-                return inner(context)
-            return TaskRun(self, context, tool).result(inner)
-
-        return layer
-
-    def check_room(self, owner: str | None) -> None:
-        """Raises ToolBusy if the caller, or this worker, has too many tasks, or the server stops."""
-        if self.is_closing:
-            raise ToolBusy(STOPPING)
-        owners = [run.caller for run in self.runs.values()]
-        if len(owners) >= MAX_OPEN or (owner is not None and owners.count(owner) >= MAX_PER_CALLER):
-            raise ToolBusy(BUSY)
-
-    # ── requests about tasks ──
-
-    async def find(self, context: RequestContext, id: str) -> TaskRecord:
-        """A task of this caller, who may still use its tool. Raises one error for all that it is not to see."""
-        record = await self.store.look(id, context.request.revision)
-        if record is None or record.owner != context.owner or not await self.may_see(context, record):
-            raise UnknownTask
-        return record
-
-    async def may_see(self, context: RequestContext, record: TaskRecord) -> bool:
-        """Whether a caller may still use the tool of a task."""
-        tool = self.engine.tools.find(record.tool)
-        return tool is None or tool.access is None or await access.may_use(self.engine, context, tool.access)
-
-    async def grant(self, context: RequestContext, ids: Sequence[str]) -> list[str]:
-        """Those tasks to which the caller of a listen may listen. Raises MissingCapability."""
-        require_capabilities([TASKS], context.request.capabilities)
-        granted = []
-        for id in dict.fromkeys(ids):
-            with suppress(UnknownTask):
-                await self.find(context, id)
-                granted.append(id)
-        return granted
-
-    async def follow(self, context: RequestContext, ids: Sequence[str], meta: dict[str, Any]) -> None:
-        """Notify a listen of the states of these tasks, to their ends."""
-
-        async def follow_one(id: str) -> None:
-            with suppress(StoreUnavailable, UnknownTask):
-                async with aclosing(self.states(id)) as states:
-                    async for record in states:
-                        params = encode({**record.detailed(id), "_meta": meta})
-                        await context.emit(jsonrpc.notification("notifications/tasks", params))
-
-        await asyncio.gather(*map(follow_one, ids))
-
-    async def states(self, id: str) -> AsyncGenerator[TaskRecord, None]:
-        """The task now and after each change, to its end. Raises UnknownTask once there is none."""
-        record, shown = None, None
-        with closing(self.engine.state.listen([f"task/{id}"])) as listener:
-            while record is None or not record.is_over:
-                with suppress(StoreUnavailable):  # it is asked for again
-                    if (record := await self.store.look(id)) is None:
-                        raise UnknownTask
-                if record is not None and record.shown != shown:
-                    shown = record.shown
-                    yield record
-                    continue
-                with suppress(TimeoutError):  # a lost worker wakes no listener
-                    async with asyncio.timeout(self.engine.task_timings.poll_every):
-                        if not await listener.wait():
-                            raise StoreUnavailable  # it was closed
-
-    async def answer(self, id: str, answers: Mapping[str, ClientResponse]) -> None:
-        def answered(record: TaskRecord) -> TaskRecord:
-            taken = {key: answers[key] for key in record.questions if key in answers}
-            if not taken:
-                return record
-            left = {key: question for key, question in record.questions.items() if key not in taken}
-            status = record.status if left else "working"
-            return replace(record, status=status, questions=left, answers={**record.answers, **taken})
-
-        await self.store.change(id, answered)
-
-    async def ask(self, channel: ClientChannel, id: str, key: str, question: Question) -> None:
-        """Ask, and put what the client says into the record; if it says nothing, another request may ask again."""
-        timeout = max(1.0, question.until - time.time())
-        params = {**members(Raw(question.params)), "_meta": {RELATED_KEY: {"taskId": id}}}
-        with suppress(QuestionFailed, ProtocolError):
-            async with channel.pending(question.method, timeout) as request:
-                with suppress(QuestionFailed):
-                    await request.result(question.method, encode(params), timeout)
-            if (response := request.response) is not None:  # the client says it once
-                await self.retry(lambda: self.answer(id, {key: response}))
-
-    # ── the worker ──
-
-    def start(self) -> None:
-        """Begin to take what clients have changed, and to sweep, unless that has begun."""
-        loop = asyncio.get_running_loop()
-        if self._background and self._background[0].get_loop() is loop:
-            return
-        self.is_closing = False
-        self.runs.clear()  # of a loop that has died
-        self.threads.open()
-        self.listener = self.engine.state.listen([])
-        self._background = [loop.create_task(self._take_changes(self.listener)), loop.create_task(self._sweep())]
-
-    async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Retry while the store is unavailable or full, until the server stops."""
-        while True:
-            try:
-                return await call()
-            except (StoreUnavailable, StoreFull):
-                if self.is_closing:
-                    raise
-            await asyncio.sleep(self.engine.task_timings.retry_delay)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """A task that the server waits for when it stops."""
-        task = asyncio.get_running_loop().create_task(work)
-        self.engine.running_steps.add(task)
-        task.add_done_callback(self.engine.running_steps.discard)
-        return task
-
-    async def _take_changes(self, listener: Listener) -> None:
-        while changed := await listener.wait():  # nothing once it is closed
-            ids = [topic.removeprefix("task/") for topic in changed]
-            await asyncio.gather(*(self.runs[id].try_to_sync() for id in ids if id in self.runs))
-
-    async def _sweep(self) -> None:
-        """From time to time, bring all tasks of this worker up to date, and end those of lost workers."""
-        while True:
-            await asyncio.sleep(self.engine.task_timings.sweep_every)
-            for run in [*self.runs.values()]:
-                await run.try_to_sync()  # perhaps a wake-up was lost
-            try:
-                await self.store.sweep()
-            except Exception as failure:
-                log.debug("tasks of lost workers can't be looked for: %s", failure)
-
-    async def drain(self, timeout: float) -> None:
-        if works := [run.work for run in self.runs.values()]:
-            await asyncio.wait(works, timeout=timeout)
-        await self._end_all()
-
-    async def close(self) -> None:
-        await self._end_all()
-        if self.listener is not None:
-            self.listener.close()
-            for task in self._background:
-                task.cancel()
-            await asyncio.wait(self._background)
-            self.threads.close()
-            self.listener, self._background = None, []
-
-    async def _end_all(self) -> None:
-        """End all tasks, and let no call become another one."""
-        self.is_closing = True
-        if runs := [*self.runs.values()]:
-            for run in runs:
-                run.stop()
-            await asyncio.wait([run.work for run in runs], timeout=CLEANUP_TIMEOUT)
-            await asyncio.wait([run.store_end() for run in runs])
-
-
 class TaskRun:
     """One run of a tool for a client that can have a task; it is one once it is detached from its request."""
 
-    def __init__(self, tasks: Tasks, context: RequestContext, tool: Tool) -> None:
+    def __init__(self, tasks: "Tasks", context: RequestContext, tool: Tool) -> None:
         assert tool.task is not None
         self.id = secrets.token_urlsafe(24)
         self.caller = state_owner(context)
@@ -290,7 +71,7 @@ class TaskRun:
         self.context = replace(
             context, emit=self._emit, run=self, before_response=[], close_stream=None, _cancellation=None
         )
-        self._became: asyncio.Future[TaskFields] = asyncio.get_running_loop().create_future()
+        self._became: asyncio.Future[ExtensionResult] = asyncio.get_running_loop().create_future()
         self._detaching = asyncio.Lock()
         self._later: asyncio.Task[None] | None = None  # that detaches it
         self._message = ""
@@ -377,7 +158,7 @@ class TaskRun:
         if id != self.id:
             if (record := await self._tasks.store.look(id)) is None:
                 raise UnknownTask
-            self._became.set_result(TaskFields(record.created_fields(id)))
+            self._became.set_result(ExtensionResult(record.created_fields(id)))
             self.stop()
             await asyncio.wait({self.work})  # it may be what waits here, and goes no further
 
@@ -419,7 +200,7 @@ class TaskRun:
         if tasks.listener is not None:
             tasks.listener.add(f"task/{self.id}")
         self._request, self._notified = None, now
-        self._became.set_result(TaskFields(record.created_fields(self.id)))
+        self._became.set_result(ExtensionResult(record.created_fields(self.id)))
 
     # ── questions, progress, changes by clients ──
 
