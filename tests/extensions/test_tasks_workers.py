@@ -372,7 +372,7 @@ async def test_a_question_over_http_outlasts_an_outage() -> None:
 
 
 async def test_an_answer_whose_wake_up_is_lost_is_taken_all_the_same() -> None:
-    async with fleet() as workers:
+    async with fleet(sweep_every=0.02) as workers:
         one, two = workers.clients
         id = await one.begin("greet_both")
         keys = list((await two.until(id, "input_required"))["inputRequests"])

@@ -9,18 +9,13 @@ from os.path import basename
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from dovetail import engine as lazy
 from dovetail import errors
 from dovetail.engine.concurrency import CallTimeout, HeldSlots, Limit, with_function_timeout, with_timeout
 from dovetail.engine.context import Context
-from dovetail.engine.request_context import (
-    Checkpoint,
-    InputNeeded,
-    RequestContext,
-    server_requests_of,
-    threads_of,
-)
+from dovetail.engine.request_context import Checkpoint, InputNeeded, RequestContext, server_requests_of, threads_of
 from dovetail.protocol import headers, jsonrpc
 from dovetail.protocol.capabilities import require_capabilities
 from dovetail.protocol.elicitation import InputRequired
@@ -29,7 +24,7 @@ from dovetail.protocol.results import Result, ToolResult
 from dovetail.protocol.session import Rules
 from dovetail.protocol.types import Text
 from dovetail.registry.functions import Invocation
-from dovetail.registry.registration import Caching, Idempotency, TaskRoute
+from dovetail.registry.registration import Caching, Idempotency
 from dovetail.registry.tools import Tool
 from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json
 
@@ -71,12 +66,12 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
     if tool.route is not None and admitted is None:
         if isinstance(tool.route, Idempotency):
             return await lazy.idempotency.call_once(engine, context, tool)
-        if isinstance(tool.route, TaskRoute):
-            assert engine.tasks is not None
-            return await engine.tasks.call(engine, context, tool)
         is_cached = isinstance(tool.route, Caching)
         return await (lazy.result_cache.call_cached if is_cached else lazy.mounts.call_mounted)(engine, context, tool)
     slots = context.slots = HeldSlots()
+    invocation = tool.invocation
+    if context.run is not None:
+        invocation = replace(invocation, timeout=context.run.timeout)
     try:
         if tool.requires:
             require_capabilities(tool.requires, request.capabilities)
@@ -88,14 +83,14 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
         else:
             await _wait_for_slots(engine, context, tool, slots)
         try:
-            value = await start_function(engine, context, tool.invocation, arguments, tool.label)
+            value = await start_function(engine, context, invocation, arguments, tool.label)
         except BaseException as raised:
             if isinstance(raised, errors.Busy) and raised.without_thread == tool.label:
                 slots.taken = False
-            await raise_failure(engine, context, tool.invocation, raised, tool.label)
+            await raise_failure(engine, context, invocation, raised, tool.label)
         if context.server_requests is None and (type(value) in PLAIN_TYPES or not isinstance(value, InputRequired)):
             return tool.to_result(value)
-        result = tool.to_result(await final_value(engine, context, tool.invocation, arguments, tool.label, value))
+        result = tool.to_result(await final_value(engine, context, invocation, arguments, tool.label, value))
         if context.server_requests is not None and not result.is_error:
             context.server_requests.check_replay()
         return result
@@ -136,13 +131,11 @@ async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool,
     if run is not None:
         await run.begin()
     for limit in limits:
-        if run is None or not run.is_detached:
-            await limit.acquire()
-            slots.held += (limit,)
-            continue
-        try:
+        if run is not None and run.is_detached:
+            slots.held += (limit,)  # also if it is cancelled meanwhile
             await limit.reclaim()  # a task waits however long the queue is
-        finally:
+        else:
+            await limit.acquire()
             slots.held += (limit,)
     slots.taken = True
 

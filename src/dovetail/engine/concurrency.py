@@ -471,14 +471,6 @@ class PausableTimeout:
         self._pauses -= 1
         self._run()
 
-    def restart(self, seconds: float) -> None:
-        """Begin anew, with another length; on the loop only."""
-        self.seconds = self._remaining = seconds
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._run()
-
     def expire(self) -> None:
         """Let the timeout expire now."""
         if self._task is not None and not self._fired:
@@ -501,13 +493,9 @@ class PausableTimeout:
 _timeouts: ContextVar[tuple[PausableTimeout, ...]] = ContextVar("timeouts", default=())
 
 
-def with_function_timeout(work: Coroutine[Any, Any, T], seconds: float) -> Awaitable[T]:
+async def with_function_timeout(work: Coroutine[Any, Any, T], seconds: float) -> T:
     """`with_timeout` that `paused_timeouts` can pause, also from tasks and threads that the function starts."""
-    return with_pausable_timeout(work, PausableTimeout(seconds))
-
-
-async def with_pausable_timeout(work: Coroutine[Any, Any, T], timeout: PausableTimeout) -> T:
-    """`with_function_timeout` by a timer of the caller's."""
+    timeout = PausableTimeout(seconds)
     token = _timeouts.set((*_timeouts.get(), timeout))
     try:
         return await run_with_timer(work, lambda: timeout)

@@ -68,14 +68,14 @@ class Call(msgspec.Struct, eq=False):
 
     def pending(self, method: str, timeout: float) -> "AbstractAsyncContextManager[PendingRequest]":  # noqa: ARG002
         connection = self.connection
-        if not self.open:
+        if not self.open or connection.closed:
             raise QuestionFailed(lazy.server_requests.CALL_ENDED)
         if connection.session is None or not connection.session.initialized:
             raise QuestionFailed(lazy.server_requests.NOT_INITIALIZED)
         return connection.pending_requests().open("", timeout, connection.send)
 
-    async def for_task(self) -> "Call | None":
-        return None if self.connection.closed else Call(self.connection)
+    def for_task(self) -> "Call":
+        return Call(self.connection)
 
     async def notify(self, message: bytes) -> None:
         if not self.connection.closed:

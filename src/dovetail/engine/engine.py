@@ -21,7 +21,7 @@ from dovetail.engine.dispatch import Layer, Middleware, compile_chain
 from dovetail.engine.handlers import HANDLERS, Handler, call_function
 from dovetail.engine.options import Options, random_secrets
 from dovetail.engine.redaction import Redactor, guard_loggers
-from dovetail.engine.request_context import RequestContext, TaskRunner
+from dovetail.engine.request_context import RequestContext
 from dovetail.engine.resources import Resources
 from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeKind, Hub, Refresher
 from dovetail.engine.threads import ThreadPool
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from dovetail.engine.result_cache import ResultCache
     from dovetail.engine.server_requests import UrlElicitations
     from dovetail.engine.tool_search import ToolSearch
+    from dovetail.extensions.tasks import Tasks
     from dovetail.registry.prompts import Completer, Prompt
     from dovetail.state.base import StateBackend
 
@@ -113,7 +114,7 @@ class Engine:
         self.notifications: dict[str, Callable[..., None]] = {}  # of extensions
         self._extensions: dict[str, DeclaredExtension] = {}
         self.start_checks: dict[str, Callable[[], None]] = {}  # of extensions; they raise SetupError
-        self.tasks: TaskRunner | None = None  # from the first tool with `task=` on
+        self.tasks: Tasks | None = None  # from the first tool with `task=` on
         self.load_tasks: Callable[[], None] = lambda: None  # sets it
         self.task_timings = TaskTimings()
         self._capabilities: ServerCapabilities | None = None

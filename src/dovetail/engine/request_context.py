@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,21 +14,20 @@ from dovetail import engine as lazy
 from dovetail.errors import SetupError
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.methods import EMPTY_OBJECT
-from dovetail.protocol.results import Result
 from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
     from dovetail.auth.principal import Principal
-    from dovetail.engine.concurrency import HeldSlots, Limit
+    from dovetail.engine.concurrency import HeldSlots
     from dovetail.engine.engine import Engine
     from dovetail.engine.input_required import ReplayedRequests
     from dovetail.engine.progress import ProgressSender
     from dovetail.engine.server_requests import LiveRequests, PendingRequest
     from dovetail.engine.subscriptions import Subscription
     from dovetail.engine.threads import ThreadPool
-    from dovetail.registry.tools import Tool
+    from dovetail.extensions.task_runs import TaskRun
 
     ServerRequests: TypeAlias = LiveRequests | ReplayedRequests  # and the steps of one call
 
@@ -53,52 +52,14 @@ class ClientChannel(Protocol):
     def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager["PendingRequest"]:
         """Register a request that is about to be sent, until its response. Raises QuestionFailed after the call."""
 
-    async def for_task(self) -> "ClientChannel | None":
-        """A channel that stays open after the call, for its task; None if the client listens to no stream."""
+    def for_task(self) -> "ClientChannel":
+        """A channel that stays open after the call, for its task."""
 
     async def notify(self, message: bytes) -> None:
         """Send a notification, also after the end of the call, if the client can be reached."""
 
     def close(self) -> None:
         """Refuse further requests: the call has ended."""
-
-
-class DetachableRun(Protocol):
-    """A run of a tool for a client that can have a task; it is one once it is detached from its request."""
-
-    is_detached: bool
-    threads: "ThreadPool"  # for long functions
-    limit: "Limit"  # in place of the server's
-
-    async def begin(self) -> None:
-        """The function would run now: detach the call if it is a task from its beginning."""
-
-    async def detach(self, message: str | None) -> None:
-        """Detach the call now, or later if the store is unavailable; `message` is what clients are shown."""
-
-    def report(self, progress: float, total: float | None, message: str | None) -> None:
-        """Show progress as the message of the task; on the loop only."""
-
-
-class TaskRunner(Protocol):
-    """The tasks of a server: what the engine asks of their extension."""
-
-    async def call(self, engine: "Engine", context: "RequestContext", tool: "Tool") -> Result:
-        """Call a tool whose calls may become tasks."""
-
-    async def grant(self, context: "RequestContext", ids: Sequence[str]) -> list[str]:
-        """Those tasks to which the caller of a listen may listen. Raises MissingCapability."""
-
-    async def follow(self, context: "RequestContext", ids: Sequence[str], meta: dict[str, Any]) -> None:
-        """Notify a listen of the states of these tasks until it is cancelled."""
-
-    def start(self) -> None: ...
-
-    async def drain(self, timeout: float) -> None:
-        """Wait for the tasks of this worker; end those that take longer."""
-
-    async def close(self) -> None:
-        """End the tasks of this worker."""
 
 
 Checkpoint = tuple[Counter[str], Counter[str]]  # occurrences of server requests and of steps, so far in a run
@@ -189,7 +150,7 @@ class RequestContext(msgspec.Struct, eq=False):
     outlives_connection: bool = False  # its client will make it again, so a disconnect does not cancel it
     original_params: Any = None  # as they came, once a middleware may have changed those of the request
     served: "Engine | None" = None  # the server that the client knows, once a mounted one has the request
-    run: DetachableRun | None = None  # of a tool whose call is a task, or may become one
+    run: "TaskRun | None" = None  # of a tool whose call is a task, or may become one
     is_indirect: bool = False  # the client has called `call_tool`, and the request is now for the tool that it named
     _cancellation: Cancellation | None = None
 

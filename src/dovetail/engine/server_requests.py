@@ -76,11 +76,11 @@ class LiveRequests:
 
     needs_input = False
 
-    def __init__(self, engine: "Engine", context: RequestContext, steps: "Steps | None" = None) -> None:
+    def __init__(self, engine: "Engine", context: RequestContext) -> None:
         self._engine = engine
         self._context = context
         self._revision: Revision = context.request.revision
-        self._steps: Steps | None = steps  # from the first one on
+        self._steps: Steps | None = None  # from the first one on
         self._slots = asyncio.Semaphore(MAX_REQUESTS_PER_CALL)
         self._pending: set[asyncio.Task[Any]] = set()  # tasks that wait for responses
         self._rounds = 0
@@ -104,8 +104,7 @@ class LiveRequests:
                 self._responses[key] = response
         return response
 
-    async def _send(self, input_request: InputRequest[Any], timeout: float, key: str = "") -> Raw:
-        """`key` is the author's, of a request in InputRequired."""
+    async def _send(self, input_request: InputRequest[Any], timeout: float) -> Raw:
         self._check(input_request)
         if isinstance(input_request, ElicitUrl):
             await self._register_url(input_request)
@@ -119,7 +118,7 @@ class LiveRequests:
                     raise errors.QuestionFailed(CALL_ENDED)  # the function has ended while this request was queued
                 self._pending.add(task)
                 try:
-                    return await self._exchange(input_request, timeout, key)
+                    return await self._exchange(input_request, timeout)
                 finally:
                     self._pending.discard(task)
 
@@ -131,7 +130,7 @@ class LiveRequests:
             raise errors.MissingCapability(missing, self._context.no_channel_reason)
         require_client_support(request, self._revision, self._context.request.capabilities)
 
-    async def _exchange(self, input_request: InputRequest[Any], timeout: float, key: str) -> Raw:  # noqa: ARG002
+    async def _exchange(self, input_request: InputRequest[Any], timeout: float) -> Raw:
         """The client's result for one request."""
         assert self._context.channel is not None
         method, params = input_request.server_request.method, encode(input_request.params(self._revision))
@@ -171,7 +170,7 @@ class LiveRequests:
             self._check(input_request)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = {key: group.create_task(self._send(each, timeout, key)) for key, each in requests.items()}
+                tasks = {key: group.create_task(self._send(each, timeout)) for key, each in requests.items()}
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         answers = {key: _parse_object(key, task.result()) for key, task in tasks.items()}
@@ -187,11 +186,6 @@ class LiveRequests:
         data = {"elicitations": [input_request.params(self._revision) for input_request in required.elicitations]}
         raise errors.ProtocolError(str(required), code=errors.URL_ELICITATION_REQUIRED, data=data)
 
-    @property
-    def steps(self) -> "Steps":
-        self._steps = self._steps or lazy.input_required.Steps(self._engine, {})
-        return self._steps
-
     async def wait_for_steps(self) -> None:
         if self._steps is not None:
             await self._steps.wait()
@@ -200,7 +194,9 @@ class LiveRequests:
         """Check nothing: the call had one run."""
 
     async def step(self, name: str, function: Callable[[], Any], *, in_thread: bool) -> Any:
-        return await self.steps.run(name, function, in_thread=in_thread)
+        if self._steps is None:
+            self._steps = lazy.input_required.Steps(self._engine, {})
+        return await self._steps.run(name, function, in_thread=in_thread)
 
 
 def _parse_object(key: str, response: Raw) -> Any:

@@ -10,333 +10,80 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-from msgspec import Raw, UnsetType
+from msgspec import Raw
 from msgspec.structs import replace
 
 from dovetail import errors
-from dovetail.engine import access
-from dovetail.engine.call_tool import call_tool, error_result, failure_result
 from dovetail.engine.caller_state import state_owner
-from dovetail.engine.concurrency import CallTimeout, Limit, PausableTimeout, with_pausable_timeout
 from dovetail.engine.dispatch import Layer, encode_failure, run_before_response
-from dovetail.engine.idempotency import Failure
-from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE, Steps
-from dovetail.engine.request_context import ClientChannel, InputNeeded, RequestContext
+from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE, ReplayedRequests, Steps
+from dovetail.engine.request_context import ClientChannel, RequestContext
 from dovetail.engine.server_requests import ClientResponse, LiveRequests, question_failed
-from dovetail.engine.threads import ThreadPool
-from dovetail.errors import METHOD_NOT_FOUND, Busy, ProtocolError, QuestionFailed, ToolBusy, ToolError
-from dovetail.extensions.task_store import LOST, Question, TaskRecord, TaskStore, unknown_task
+from dovetail.errors import ProtocolError, ToolBusy, ToolError
+from dovetail.extensions.extension import ExtensionResult
+from dovetail.extensions.task_store import LOST, Question, TaskRecord, UnknownTask, shown_message
 from dovetail.protocol import jsonrpc
-from dovetail.protocol.capabilities import require_capabilities, require_client_support
+from dovetail.protocol.capabilities import require_client_support
 from dovetail.protocol.elicitation import InputRequest
-from dovetail.protocol.extensions import TASKS, declared_extensions
-from dovetail.protocol.inbound import Request
-from dovetail.protocol.jsonrpc import UNREADABLE, encode, invalid_params, members
-from dovetail.protocol.results import Result, Shaper
-from dovetail.protocol.revisions import R2026_07_28
-from dovetail.registry.registration import TaskRoute
+from dovetail.protocol.jsonrpc import encode
+from dovetail.protocol.results import Result, ToolResult
+from dovetail.protocol.types import Text
 from dovetail.registry.tools import Tool
-from dovetail.state.base import Listener, StoreFull, StoreUnavailable, retry_while_unavailable
+from dovetail.state.base import StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
+    from dovetail.extensions.tasks import Tasks
 
-T = TypeVar("T")
-RELATED_KEY = "io.modelcontextprotocol/related-task"
-VERSIONS = frozenset([R2026_07_28.name])  # in which they are an extension
-MAX_OPEN = 1_000  # tasks of one worker
-MAX_PER_CALLER = 100  # of those; callers that are not known have no bound of their own
 MAX_OUTCOME = 4 * 1024 * 1024  # bytes of an encoded result
-MAX_MESSAGE = 1_000  # characters of a status message
 MESSAGE_INTERVAL = 0.5  # seconds between two messages that are stored
-CLEANUP_TIMEOUT = 1.0  # seconds for functions that are cancelled because the server stops
-LONGEST = 366 * 86_400.0  # seconds, in place of no timeout
+MIN_LIFE = 3_600.0  # seconds for which the record of an open task is stored, and stored again
 STEP = "dovetail/task"  # the step that detaches a call: a request that is repeated gets the same task
-BUSY = "Too many tasks are open; wait for some of them to end, or cancel some"
-STOPPING = "The server is shutting down, so no task can begin"
-ONLY_A_TASK = "The tool {} runs only as a task; call it with `task`"
-ONLY_FOR_NEWER = "The tool {} runs only as a task, and this client can have none"
-UNSTORED = "The task has ended, but there is no room for its result of {} bytes"
+UNSTORED = ProtocolError("The task has ended, but there is no room for its result")
 REFUSALS = (StoreUnavailable, StoreFull, ToolBusy)
 log = logging.getLogger("dovetail")
 
 
-class _WireResult(msgspec.Struct, frozen=True, rename="camel"):
-    """The part of a tool's result that tells whether it has failed, and why."""
-
-    is_error: bool = False
-    content: list[dict[str, Any]] = []
-
-    @property
-    def text(self) -> str:
-        return "\n".join(str(block["text"]) for block in self.content if "text" in block)[:MAX_MESSAGE]
-
-
-class TaskFields(msgspec.Struct, frozen=True):
-    """The result of a method of tasks, and of a call that has become a task."""
-
-    fields: Mapping[str, Any]
-
-    def encode(self, shaper: Shaper) -> bytes:
-        return shaper.body(self.fields)
-
-
-def can_have_task(request: Request) -> bool:
-    """Whether a request that was made by 2026-07-28 declares the extension, or one of 2025-11-25 asks for a task."""
-    if request.revision.core_tasks:
-        if b'"task"' not in bytes(request.raw_params) or "task" not in (params := jsonrpc.members(request.raw_params)):
-            return False
-        try:
-            jsonrpc.members(params["task"])  # for how long its result is stored is the server's to say
-        except UNREADABLE:
-            raise invalid_params("task must be an object") from None
-        return True
-    return request.revision.name in VERSIONS and TASKS in declared_extensions(request.capabilities)
-
-
-class Tasks:
-    """The tasks that this worker runs, and the way to those of all workers."""
-
-    def __init__(self, engine: "Engine") -> None:
-        self.engine = engine
-        self.runs: dict[str, TaskRun] = {}  # by id, until their ends are stored
-        self.store = TaskStore(engine, self.runs)
-        self.limit = Limit(engine.options.max_concurrency, MAX_OPEN, subject="The server")
-        most = engine.options.max_threads
-        self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), name="dovetail-task", share=max(1, most // 2))
-        self.listener: Listener | None = None  # while the server runs
-        self.is_closing = False
-        self._background: list[asyncio.Task[None]] = []
-
-    # ── calls ──
-
-    def layer(self, engine: "Engine", inner: Layer) -> Layer:
-        """Runs tools apart from their requests where they may become tasks, with all middleware."""
-
-        def layer(context: RequestContext) -> Awaitable[Result]:
-            request = context.request
-            if request.method != "tools/call" or context.served is not None:
-                return inner(context)
-            tool = engine.tools.find(request.params.name)
-            if tool is None or tool.task is None or not can_have_task(request):
-                return inner(context)
-            return TaskRun(self, context, tool).result(inner)
-
-        return layer
-
-    async def call(self, engine: "Engine", context: RequestContext, tool: Tool) -> Result:
-        run, route = context.run, tool.route
-        assert isinstance(route, TaskRoute)
-        own = engine.options.timeout if isinstance(route.timeout, UnsetType) else route.timeout
-        if run is None and tool.task is not None and tool.task.mode == "required":
-            revision, name = context.request.revision, context.request.params.name
-            if revision.core_tasks:
-                raise ProtocolError(ONLY_A_TASK.format(name), code=METHOD_NOT_FOUND)
-            if revision.handshake:
-                return error_result(ONLY_FOR_NEWER.format(name), has_schema=tool.definition.output_schema is not None)
-            raise errors.MissingCapability({"extensions": {TASKS: {}}})
-        timer = PausableTimeout(LONGEST if own is None else own)
-        if isinstance(run, TaskRun):
-            run.use_timer(timer)
-        try:
-            return await with_pausable_timeout(call_tool(engine, context, tool), timer)
-        except CallTimeout as failure:
-            return failure_result(engine, context, tool, failure)
-
-    def check_room(self, owner: str | None) -> None:
-        """Raises ToolBusy if the caller, or this worker, has too many tasks, or the server stops."""
-        if self.is_closing:
-            raise ToolBusy(STOPPING)
-        owners = [run.caller for run in self.runs.values()]
-        if len(owners) >= MAX_OPEN or (owner is not None and owners.count(owner) >= MAX_PER_CALLER):
-            raise ToolBusy(BUSY)
-
-    # ── requests about tasks ──
-
-    async def find(self, context: RequestContext, id: str) -> TaskRecord:
-        """A task of this caller, who may still use its tool. Raises one error for all that it is not to see."""
-        record = await self.store.look(id, context.request.revision)
-        if record is None or record.owner != context.owner or not await self.may_see(context, record):
-            raise unknown_task()
-        return record
-
-    async def may_see(self, context: RequestContext, record: TaskRecord) -> bool:
-        """Whether a caller may still use the tool of a task."""
-        tool = self.engine.tools.find(record.tool)
-        return tool is None or tool.access is None or await access.may_use(self.engine, context, tool.access)
-
-    async def grant(self, context: RequestContext, ids: Sequence[str]) -> list[str]:
-        require_capabilities([TASKS], context.request.capabilities)
-        granted = []
-        for id in dict.fromkeys(ids):
-            try:
-                await self.find(context, id)
-            except StoreUnavailable:
-                raise
-            except ProtocolError:  # there is none for this caller
-                continue
-            granted.append(id)
-        return granted
-
-    async def follow(self, context: RequestContext, ids: Sequence[str], meta: dict[str, Any]) -> None:
-        told: dict[str, Any] = {f"task/{id}": None for id in ids}  # by topic, what was shown of tasks that are open
-        with closing(self.engine.state.listen(told)) as listener, suppress(StoreUnavailable):  # it was closed
-            changed = set(told)
-            while changed:
-                for topic in changed & told.keys():
-                    with suppress(StoreUnavailable):  # it is asked for again
-                        record = await self.store.look(id := topic.removeprefix("task/"))
-                        before = told.pop(topic)
-                        if record is not None and not record.is_over:
-                            told[topic] = record.shown
-                        if record is not None and record.shown != before:
-                            params = encode({**record.detailed(id), "_meta": meta})
-                            await context.emit(jsonrpc.notification("notifications/tasks", params))
-                changed = await self.changes(listener) or set(told)
-
-    async def answer(self, id: str, answers: Mapping[str, ClientResponse]) -> None:
-        def answered(record: TaskRecord) -> TaskRecord:
-            taken = {key: answers[key] for key in record.questions if key in answers}
-            if not taken:
-                return record
-            left = {key: question for key, question in record.questions.items() if key not in taken}
-            status = record.status if left else "working"
-            return replace(record, status=status, questions=left, answers={**record.answers, **taken})
-
-        before = await self.store.change(id, answered)
-        if before is not None and before.answers:
-            await self.store.wake(id)  # perhaps the wake-up was lost
-
-    async def ask(self, channel: ClientChannel, id: str, key: str, question: Question) -> None:
-        """Ask, and put what the client says into the record; if it says nothing, another request may ask again."""
-        timeout = max(1.0, question.until - time.time())
-        params = {**members(Raw(question.params)), "_meta": {RELATED_KEY: {"taskId": id}}}
-        with suppress(QuestionFailed, ProtocolError, Busy):
-            async with channel.pending(question.method, timeout) as request:
-                with suppress(QuestionFailed):
-                    await request.result(question.method, encode(params), timeout)
-            while request.response is not None and not self.is_closing:  # the client says it once
-                with suppress(StoreUnavailable, StoreFull):
-                    await self.answer(id, {key: request.response})
-                    return
-                await asyncio.sleep(self.engine.task_timings.retry_delay)
-
-    async def changes(self, listener: Listener) -> set[str]:
-        """The topics that have changed; none after a while, for a lost worker wakes no listener."""
-        try:
-            async with asyncio.timeout(self.engine.task_timings.poll_every):
-                changed = await listener.wait()
-        except TimeoutError:
-            return set()
-        if not changed:
-            raise StoreUnavailable  # it was closed
-        return changed
-
-    # ── the worker ──
-
-    def start(self) -> None:
-        """Begin to take what clients have changed, and to sweep, unless that has begun."""
-        loop = asyncio.get_running_loop()
-        if self._background and self._background[0].get_loop() is loop:
-            return
-        self.is_closing = False
-        self.runs.clear()  # of a loop that has died
-        self.threads.open()
-        self.listener = self.engine.state.listen([])
-        self._background = [loop.create_task(self._take_changes(self.listener))]
-        if self.engine.state.shared:
-            self._background.append(loop.create_task(self._sweep()))
-
-    async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Retry while the store is unavailable, until the server stops."""
-        return await retry_while_unavailable(call, lambda: not self.is_closing, self.engine.task_timings.retry_delay)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """A task that the server waits for when it stops."""
-        task = asyncio.get_running_loop().create_task(work)
-        self.engine.running_steps.add(task)
-        task.add_done_callback(self.engine.running_steps.discard)
-        return task
-
-    async def _take_changes(self, listener: Listener) -> None:
-        """Wake the runs of tasks that have changed, and from time to time those that wait for answers."""
-        with suppress(StoreUnavailable):  # it was closed
-            while True:
-                changed = await self.changes(listener)
-                ids = [topic.removeprefix("task/") for topic in changed]
-                runs = [self.runs[id] for id in ids if id in self.runs]
-                if not changed:
-                    runs = [run for run in self.runs.values() if run.questions]
-                await asyncio.gather(*(run.try_to_sync() for run in runs))
-
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(self.engine.task_timings.sweep_every)
-            try:
-                await self.store.sweep()
-            except Exception as failure:
-                log.debug("tasks of lost workers can't be looked for: %s", failure)
-
-    async def drain(self, timeout: float) -> None:
-        if works := [run.work for run in self.runs.values()]:
-            await asyncio.wait(works, timeout=timeout)
-        await self._end_all()
-
-    async def close(self) -> None:
-        await self._end_all()
-        if self.listener is not None:
-            self.listener.close()
-            for task in self._background:
-                task.cancel()
-            await asyncio.wait(self._background)
-            self.threads.close()
-            self.listener, self._background = None, []
-
-    async def _end_all(self) -> None:
-        """End all tasks, and let no call become another one."""
-        self.is_closing = True
-        if runs := [*self.runs.values()]:
-            for run in runs:
-                run.stop()
-            await asyncio.wait([run.work for run in runs], timeout=CLEANUP_TIMEOUT)
-            await asyncio.wait([run.store_end() for run in runs])
-
-
 class TaskRun:
-    """One run of a tool for a client that can have a task; see `DetachableRun`."""
+    """One run of a tool for a client that can have a task; it is one once it is detached from its request."""
 
-    def __init__(self, tasks: Tasks, context: RequestContext, tool: Tool) -> None:
+    def __init__(self, tasks: "Tasks", context: RequestContext, tool: Tool) -> None:
         assert tool.task is not None
         self.id = secrets.token_urlsafe(24)
         self.caller = state_owner(context)
-        self.threads, self.limit = tasks.threads, tasks.limit
-        self.is_detached = False
+        self.threads, self.limit, self.timeout = tasks.threads, tasks.limit, tool.task.timeout
         self.work: asyncio.Task[Result]
+        self.questions: dict[str, tuple[Question, asyncio.Future[ClientResponse]]] = {}
         self._tasks = tasks
         self._config = tool.task
+        self._life = max(tool.task.timeout + tool.task.ttl, MIN_LIFE)
         self._tool = tool.name
         self._is_core = context.request.revision.core_tasks
         self._request: RequestContext | None = context  # until it is detached
+        self._channel: ClientChannel | None = None  # to a client of 2025-11-25, also without a request
+        if self._is_core and context.channel is not None:
+            self._channel = context.channel.for_task()
         self.context = replace(
             context, emit=self._emit, run=self, before_response=[], close_stream=None, _cancellation=None
         )
-        self._became: asyncio.Future[TaskFields] = asyncio.get_running_loop().create_future()
-        self._is_over = False  # the request has its response, or is cancelled, and there is no task
+        self._became: asyncio.Future[ExtensionResult] = asyncio.get_running_loop().create_future()
+        self._detaching = asyncio.Lock()
         self._later: asyncio.Task[None] | None = None  # that detaches it
-        self._detaching: asyncio.Task[None] | None = None
-        self._timer: PausableTimeout | None = None
         self._message = ""
         self._stored_at = 0.0  # the last message, by the clock of the loop
         self._showing: asyncio.TimerHandle | None = None
-        self.questions: dict[str, tuple[Question, asyncio.Future[ClientResponse]]] = {}
         self._numbers = itertools.count(1)
         self._notified = 0.0  # the time of the state that the client was notified of
         self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def is_detached(self) -> bool:
+        return self._request is None
 
     # ── the request ──
 
@@ -346,12 +93,11 @@ class TaskRun:
         self.work.add_done_callback(self._ended)
         if self._config.after and not self._is_core:
             self._detach_later(self._config.after)
+        either: set[asyncio.Future[Any]] = {self.work, self._became}
         try:
-            either: set[asyncio.Future[Any]] = {self.work, self._became}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             if not self._became.done():
-                self._is_over = True
                 self.stop()
                 await asyncio.wait({self.work})
             raise
@@ -367,21 +113,18 @@ class TaskRun:
         """Send a notification with the request; of a task only up to 2025-11-25, where the session has room for it."""
         if self._request is not None:
             await self._request.emit(message)
-        elif self._is_core and self.context.channel is not None:
-            await self.context.channel.notify(message)
-
-    def use_timer(self, timer: PausableTimeout) -> None:
-        self._timer = timer
-        if self.is_detached:
-            timer.restart(self._config.timeout)
+        elif self._channel is not None:
+            await self._channel.notify(message)
 
     # ── detaching ──
 
     async def begin(self) -> None:
+        """The function would run now: detach the call if it is a task from its beginning."""
         if self._is_core or self._config.after == 0:
             await self._detach()
 
     async def detach(self, message: str | None) -> None:
+        """Detach the call now, or later if the store is unavailable; `message` is what clients are shown."""
         if message is not None:
             self._show(str(message))
         try:
@@ -395,90 +138,77 @@ class TaskRun:
             self._later = asyncio.get_running_loop().create_task(self._try_to_detach(seconds))
 
     async def _try_to_detach(self, seconds: float) -> None:
-        while not (self.is_detached or self.work.done()):
+        while not self.is_detached:
             await asyncio.sleep(seconds)
-            with suppress(*REFUSALS, InputNeeded):
+            with suppress(*REFUSALS, ToolError):
                 await self._detach()
             seconds = self._tasks.engine.task_timings.retry_delay
 
     async def _detach(self) -> None:
-        """Make the call a task, once; this goes on if the function that waits for it is cancelled."""
-        if not self.is_detached:
-            if self._detaching is None or self._detaching.done():
-                self._detaching = self._tasks.spawn(self._become_task())
-            await asyncio.shield(self._detaching)
-
-    async def _become_task(self) -> None:
-        asked = self.context.server_requests
-        if self._is_over:
+        """Make the call a task, once. A request with the same state that is later answers with the same task."""
+        if self.is_detached:
             return
-        if asked is not None and asked.needs_input:
-            raise InputNeeded
-        steps = Steps(self._tasks.engine, {}) if asked is None else asked.steps
+        asked = self.context.server_requests
+        steps = asked.steps if isinstance(asked, ReplayedRequests) else Steps(self._tasks.engine, {})
         try:
             id = await steps.run(STEP, lambda: self._create(steps), in_thread=False)
         except BaseException:
             steps.occurrences[STEP] -= 1
             raise
         if id != self.id:
-            await self._give_way(id)
+            if (record := await self._tasks.store.look(id)) is None:
+                raise UnknownTask
+            self._became.set_result(ExtensionResult(record.created_fields(id)))
+            self.stop()
+            await asyncio.wait({self.work})  # it may be what waits here, and goes no further
 
     async def _create(self, steps: Steps) -> str:
-        context, config, now = self.context, self._config, time.time()
+        """Store the task. This goes on if the function that waits for it is cancelled."""
+        async with self._detaching:
+            if not self.is_detached:
+                await self._store_new()
+                self.context.server_requests = TaskRequests(self, self._tasks.engine, steps)
+        return self.id
+
+    async def _store_new(self) -> None:
+        context, config, tasks, now = self.context, self._config, self._tasks, time.time()
         record = TaskRecord(
             revision=context.request.revision.name,
             tool=self._tool,
             owner=context.owner,
-            worker=self._tasks.engine.worker_lease().id,
+            worker=tasks.engine.worker_lease().id,
             created=now,
             updated=now,
-            expires=now + config.timeout + config.ttl,
+            expires=now + self._life,
             ttl=config.ttl,
             poll_interval=config.poll_interval,
             message=self._message,
         )
-        self._tasks.check_room(self.caller)
-        self._tasks.start()
-        self._tasks.runs[self.id] = self
+        tasks.check_room(self.caller)
+        tasks.start()
+        tasks.runs[self.id] = self
         try:
-            await self._tasks.store.create(self.id, record, context.task_list if self._is_core else None)
+            await tasks.store.create(self.id, record, context.task_list if self._is_core else None)
             asked = context.server_requests
-            if self._is_over or self._tasks.is_closing or (asked is not None and asked.needs_input):
-                await self._tasks.store.delete(self.id)
+            if self.work.done() or self.work.cancelling() or tasks.is_closing or (asked and asked.needs_input):
+                await tasks.store.delete(self.id)
                 raise ToolError("The call has ended before it became a task")
         except BaseException:  # perhaps it was stored all the same: the next try takes another id
-            self._tasks.runs.pop(self.id, None)
+            tasks.runs.pop(self.id, None)
             self.id = secrets.token_urlsafe(24)
             raise
-        if self._tasks.listener is not None:
-            self._tasks.listener.add(f"task/{self.id}")
-        self.is_detached, self._request, self._notified = True, None, now
-        context.server_requests = TaskRequests(self, self._tasks.engine, steps)
-        if self._timer is not None:
-            self._timer.restart(config.timeout)
-        self._became.set_result(TaskFields(record.created_fields(self.id)))
-        return self.id
-
-    async def _give_way(self, id: str) -> None:
-        """Another request with the same state has become this task: answer with it, and cancel this run."""
-        record = await self._tasks.store.look(id)
-        if record is None:
-            raise unknown_task()
-        self._is_over = True
-        self._became.set_result(TaskFields(record.created_fields(id)))
-        self.stop()
+        if tasks.listener is not None:
+            tasks.listener.add(f"task/{self.id}")
+        self._request, self._notified = None, now
+        self._became.set_result(ExtensionResult(record.created_fields(self.id)))
 
     # ── questions, progress, changes by clients ──
 
-    async def ask(self, name: str, method: str, params: bytes, timeout: float) -> Raw:
+    async def ask(self, method: str, params: bytes, timeout: float) -> Raw:
         """The client's result for a request, which stands in the record until then, under a key that is used once."""
-        key, answer = f"{name}-{next(self._numbers)}", asyncio.Future[ClientResponse]()
-        channel, session = None, self.context.request.session
-        if self._is_core and session is not None and self.context.channel is not None:
-            channel = await self._tasks.retry(self.context.channel.for_task)
-        question = Question(method, params, time.time() + timeout)
-        if channel is not None and session is not None:
-            question = replace(question, session=session.id)
+        key, answer = f"{method.partition('/')[0]}-{next(self._numbers)}", asyncio.Future[ClientResponse]()
+        session = self.context.request.session
+        question = Question(method, params, time.time() + timeout, session.id if self._channel and session else None)
         self.questions[key] = question, answer
         asking: asyncio.Task[None] | None = None
         try:
@@ -486,8 +216,8 @@ class TaskRun:
                 for _ in range(3):  # requests that a function makes at the same time are seen at the same time
                     await asyncio.sleep(0)
                 await self._tasks.retry(self._sync)
-                if channel is not None:
-                    asking = self._tasks.spawn(self._ask_in_session(channel, key, question))
+                if self._channel is not None:
+                    asking = self._tasks.spawn(self._ask_in_session(self._channel, key, question))
                 response = await answer
         except TimeoutError:
             if not limit.expired():
@@ -504,18 +234,19 @@ class TaskRun:
         return Raw(response.body)
 
     async def _ask_in_session(self, channel: ClientChannel, key: str, question: Question) -> None:
-        """Ask without a request of the client; if its stream is gone, any request of `tasks/result` may ask."""
+        """Ask without a request of the client; if it has no stream, any request of `tasks/result` may ask."""
         await self._tasks.ask(channel, self.id, key, question)
         if key in self.questions:
             self.questions[key] = replace(question, session=None), self.questions[key][1]
             await self.try_to_sync()
 
     def report(self, progress: float, total: float | None, message: str | None) -> None:
+        """Show progress as the message of the task; on the loop only."""
         count = f"{progress:.12g}" if total is None else f"{progress:.12g}/{total:.12g}"
         self._show(f"{message} ({count})" if message else count)
 
     def _show(self, message: str) -> None:
-        self._message = jsonrpc.sendable(message)[:MAX_MESSAGE]
+        self._message = shown_message(message)
         if self.is_detached and self._showing is None:
             loop = asyncio.get_running_loop()
             due = max(self._stored_at + MESSAGE_INTERVAL, loop.time())
@@ -547,23 +278,23 @@ class TaskRun:
             if key in self.questions and not (answer := self.questions[key][1]).done():
                 answer.set_result(response)
         asked = {key: question for key, (question, answer) in self.questions.items() if not answer.done()}
-        ends = max((each.until for each in asked.values()), default=0.0) + self._config.timeout + self._config.ttl
+        now = time.time()
         return replace(
             record,
             status="input_required" if asked else "working",
             message=self._message,
             questions=asked,
             answers={},
-            expires=max(record.expires, ends) if asked else record.expires,
+            expires=record.expires if record.expires > now + self._life / 2 else now + self._life,
         )
 
     async def _notify(self, record: TaskRecord) -> None:
         """Notify a client of 2025-11-25; it may not be there any more."""
-        if self._is_core and self.context.channel is not None and record.updated != self._notified:
+        if self._channel is not None and record.updated != self._notified:
             self._notified = record.updated
             message = jsonrpc.notification("notifications/tasks/status", encode(record.fields(self.id)))
             with suppress(ProtocolError, OSError):
-                await self.context.channel.notify(message)
+                await self._channel.notify(message)
 
     # ── the end ──
 
@@ -579,8 +310,6 @@ class TaskRun:
             work.exception()  # it is seen: by the request, or in the record
         if self.is_detached:
             self.store_end()
-        else:
-            self._is_over = True
 
     def store_end(self) -> "asyncio.Task[None]":
         if self._ending is None:
@@ -588,67 +317,63 @@ class TaskRun:
         return self._ending
 
     async def _store_end(self) -> None:
-        status, outcome, message = self._outcome()
-        store, record = self._tasks.store, None
+        end, tasks, record = self._end(), self._tasks, None
         while True:
             try:
-                record = await store.change(self.id, lambda each: each.ended(status, outcome, message))  # noqa: B023
+                record = await tasks.store.change(self.id, end)
                 break
             except StoreFull:
-                if isinstance(outcome, bytes):
-                    status, outcome, message = _failed(ProtocolError(UNSTORED.format(len(outcome))))
+                end = partial(TaskRecord.failed, error=UNSTORED)
             except (StoreUnavailable, ToolBusy):
                 pass
-            if self._tasks.is_closing:  # other workers find that this one is lost
+            if tasks.is_closing:  # other workers find that this one is lost
                 break
-            await asyncio.sleep(self._tasks.engine.task_timings.retry_delay)
-        self._tasks.runs.pop(self.id, None)
-        if self._tasks.listener is not None:
-            self._tasks.listener.remove(f"task/{self.id}")
+            await asyncio.sleep(tasks.engine.task_timings.retry_delay)
+        tasks.runs.pop(self.id, None)
+        if tasks.listener is not None:
+            tasks.listener.remove(f"task/{self.id}")
         if record is not None:
             await self._notify(record)
 
-    def _outcome(self) -> tuple[Any, bytes | Failure, str]:
-        """Status, result or error, and message of a run that is over, or is lost since the server stops."""
-        engine, context = self._tasks.engine, self.context
+    def _end(self) -> Callable[[TaskRecord], TaskRecord]:
+        """What becomes of the record when this run is over, or is lost since the server stops."""
+        engine, context, message = self._tasks.engine, self.context, self._message
         if not self.work.done() or self.work.cancelled():
-            return _failed(LOST)
+            return partial(TaskRecord.failed, error=LOST)
         try:
-            body = self.work.result().encode(engine.shapers[context.request.revision.name])
+            result = self.work.result()
+            body = result.encode(engine.shapers[context.request.revision.name])
+            is_error = False
+            if isinstance(result, ToolResult) and result.is_error:
+                is_error, message = True, "\n".join(each.text for each in result.content if isinstance(each, Text))
         except BaseException as failure:
             context.mark_cancelled()
             try:
-                body = encode_failure(engine, context, failure)
-            except ProtocolError as error:
-                return _failed(error)
-            except BaseException:
-                return _failed(LOST)
+                body, is_error, message = encode_failure(engine, context, failure), True, str(failure)
+            except BaseException as refusal:
+                return partial(TaskRecord.failed, error=refusal if isinstance(refusal, ProtocolError) else LOST)
         if len(body) > MAX_OUTCOME:
-            return _failed(ProtocolError(UNSTORED.format(len(body))))
-        if self._is_core and (result := msgspec.json.decode(body, type=_WireResult)).is_error:
-            return "failed", body, result.text
-        return "completed", body, self._message
-
-
-def _failed(error: ProtocolError) -> tuple[Any, Failure, str]:
-    return "failed", Failure.from_error(error), jsonrpc.sendable(error.message)[:MAX_MESSAGE]
+            return partial(TaskRecord.failed, error=UNSTORED)
+        if self._is_core and is_error:
+            return partial(TaskRecord.ended, status="failed", outcome=body, message=message)
+        return partial(TaskRecord.ended, status="completed", outcome=body, message=self._message)
 
 
 class TaskRequests(LiveRequests):
     """The server requests of a task: they stand in its record, and the function waits for the answers there."""
 
     def __init__(self, run: TaskRun, engine: "Engine", steps: Steps) -> None:
-        super().__init__(engine, run.context, steps)
+        super().__init__(engine, run.context)
         self._run = run
+        self._steps = steps
 
     def _check(self, input_request: InputRequest[Any]) -> None:
         context = self._context
         require_client_support(input_request.server_request, self._revision, context.request.capabilities)
 
-    async def _exchange(self, input_request: InputRequest[Any], timeout: float, key: str) -> Raw:
-        method = input_request.server_request.method
+    async def _exchange(self, input_request: InputRequest[Any], timeout: float) -> Raw:
         params = encode(input_request.params(self._revision))
-        return await self._run.ask(key or method.partition("/")[0], method, params, timeout)
+        return await self._run.ask(input_request.server_request.method, params, timeout)
 
     async def require_urls(self, required: errors.UrlElicitationRequired) -> None:
         if not self._revision.input_required:

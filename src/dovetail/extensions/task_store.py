@@ -2,15 +2,15 @@
 
 task/<id>            the record; its topic wakes the worker that runs the task, and the requests that wait for it
 task/of/<list>       a log of ids, for `tasks/list`
-task/at/<worker>     a log of ids, for the workers that find that one lost
-task/workers         a log of the workers that have had tasks
+task/all             a log of ids, for the worker that looks for tasks of lost ones
+task/sweep           claimed by that worker, for one look
 """
 
 import asyncio
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Container
+from collections.abc import Callable, Container
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from dovetail.engine.idempotency import Failure
 from dovetail.engine.server_requests import ClientResponse
 from dovetail.errors import INVALID_PARAMS, ProtocolError, ToolBusy
-from dovetail.protocol import revisions
+from dovetail.protocol import jsonrpc, revisions
 from dovetail.protocol.revisions import Revision
 from dovetail.state.base import MAX_TTL, Codec, Conflict
 
@@ -32,11 +32,11 @@ Status = Literal["working", "input_required", "completed", "failed", "cancelled"
 ENDS = ("completed", "failed", "cancelled")
 ID = re.compile(r"[A-Za-z0-9_-]{32}\Z")
 MAX_LISTED = 1_000  # tasks of one list, the newest
-MAX_NOTED = 100_000  # ids of one worker, for the case that it is lost
+MAX_SWEPT = 10_000  # tasks of all workers, the newest; older ones end when a client asks for them
+MAX_MESSAGE = 1_000  # characters of a status message
 MAX_TRIES = 100  # of a change, while other workers are faster
 LOST = ProtocolError("The worker that ran this task was lost; whether it had all its effects is not known")
-UNKNOWN = "There is no such task: its id is wrong, or it has expired"
-WORKERS = "task/workers"
+ALL = "task/all"
 
 
 class Question(msgspec.Struct, frozen=True, array_like=True):
@@ -83,14 +83,14 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
             self,
             status=status,
             outcome=outcome,
-            message=message or self.message,
+            message=shown_message(message) or self.message,
             questions={},
             answers={},
             expires=time.time() + self.ttl,
         )
 
-    def lost(self) -> "TaskRecord":
-        return self.ended("failed", Failure.from_error(LOST), LOST.message)
+    def failed(self, error: ProtocolError) -> "TaskRecord":
+        return self.ended("failed", Failure.from_error(error), error.message)
 
     def fields(self, id: str) -> dict[str, Any]:
         """The Task of the record's revision."""
@@ -134,8 +134,15 @@ def _server_request(question: Question) -> dict[str, Any]:
     return {"method": question.method, **({"params": Raw(question.params)} if question.params != b"{}" else {})}
 
 
-def unknown_task() -> ProtocolError:
-    return ProtocolError(UNKNOWN, code=INVALID_PARAMS)
+def shown_message(text: str) -> str:
+    return jsonrpc.sendable(text)[:MAX_MESSAGE]
+
+
+class UnknownTask(ProtocolError):
+    """One error for all tasks that a caller is not to see."""
+
+    def __init__(self) -> None:
+        super().__init__("There is no such task: its id is wrong, or it has expired", code=INVALID_PARAMS)
 
 
 class TaskStore:
@@ -144,20 +151,16 @@ class TaskStore:
     def __init__(self, engine: "Engine", here: Container[str]) -> None:
         self._engine = engine
         self._here = here
-        self._noted = ""  # the worker whose name is in the log
-        self._settled: set[str] = set()  # lost workers without open tasks
+        self._open: set[str] = set()  # tasks that had not ended at the last sweep
+        self._last_swept = 0  # in the log of all
 
     async def create(self, id: str, record: TaskRecord, listed: str | None) -> None:
-        """Store a new task. It is noted before: an id without a task does no harm."""
+        """Store a new task. The logs come first: an id without a task does no harm."""
         state, lease = self._engine.state, self._engine.worker_lease()
         ttl = max(1.0, record.expires - time.time())
         if lease.store_error is not None:
             await lease.renew()  # without a lease the task would be taken for lost
-        if state.shared:
-            if self._noted != lease.id:
-                await state.append(WORKERS, lease.id.encode(), keep=MAX_LISTED, ttl=MAX_TTL)
-                self._noted = lease.id
-            await state.append(f"task/at/{lease.id}", id.encode(), keep=MAX_NOTED, ttl=ttl)
+        await state.append(ALL, id.encode(), keep=MAX_SWEPT, ttl=MAX_TTL)
         if listed is not None:
             await state.append(f"task/of/{listed}", id.encode(), keep=MAX_LISTED, ttl=ttl)
         await state.put(f"task/{id}", CODEC.encode(record), ttl=ttl, if_version=0)
@@ -171,13 +174,10 @@ class TaskStore:
         record = None if entry is None else CODEC.decode(entry.value)
         if record is None or (revision is not None and record.revision != revision.name):
             return None
-        return await self.change(id, TaskRecord.lost) if await self._is_lost(id, record) else record
-
-    async def _is_lost(self, id: str, record: TaskRecord) -> bool:
-        if record.is_over or id in self._here:
-            return False
-        lease = self._engine.worker_lease()
-        return record.worker == lease.id or await lease.is_lost(record.worker)
+        lease, runs_elsewhere = self._engine.worker_lease(), not (record.is_over or id in self._here)
+        if runs_elsewhere and (record.worker == lease.id or await lease.is_lost(record.worker)):
+            return await self.change(id, lambda each: each.failed(LOST))
+        return record
 
     async def change(self, id: str, change: Callable[[TaskRecord], TaskRecord]) -> TaskRecord | None:
         """Replace a record by what `change` returns for it, which may be called again; None if there is none."""
@@ -201,37 +201,24 @@ class TaskStore:
             return changed
         raise ToolBusy("This task changes all the time; try again later")
 
-    async def wake(self, id: str) -> None:
-        await self._engine.state.publish(f"task/{id}")
-
-    async def listed(self, name: str, before: int | None, size: int) -> tuple[list[tuple[int, str, TaskRecord]], bool]:
-        """The newest tasks of a list that are older than number `before`, and whether there may be more."""
-        state, found = self._engine.state, list[tuple[int, str, TaskRecord]]()
-        page = await state.read(f"task/of/{name}", 0, 1)
-        end = page.last + 1 if before is None else min(before, page.last + 1)
-        while end > page.first and len(found) < size:
-            begin = max(page.first, end - (size - len(found)))
-            for number, data in reversed((await state.read(f"task/of/{name}", begin - 1, end - begin)).records):
-                if number < end and (record := await self.look(id := data.decode())) is not None:
-                    found.append((number, id, replace(record, outcome=None)))  # which may be large
-            end = begin
-        return found, end > page.first > 0
-
-    # ── lost workers ──
+    async def listed(self, name: str, after: int, size: int) -> tuple[list[tuple[str, TaskRecord]], int | None]:
+        """Tasks of a list, and the number after which the next page begins, if there is one."""
+        page = await self._engine.state.read(f"task/of/{name}", after, size)
+        ids = [record.data.decode() for record in page.records]
+        found = [(id, replace(task, outcome=None)) for id in ids if (task := await self.look(id)) is not None]
+        last = page.records[-1].id if page.records else page.last
+        return found, last if last < page.last else None
 
     async def sweep(self) -> None:
-        """End the tasks of all workers that are lost, also those for which no client asks."""
-        lease = self._engine.worker_lease()
-        async for worker in self._read(WORKERS):
-            if worker not in self._settled and await lease.is_lost(worker):
-                async for id in self._read(f"task/at/{worker}"):
-                    await self.look(id)
-                await self._engine.state.drop(f"task/at/{worker}")
-                self._settled.add(worker)
-
-    async def _read(self, log: str) -> AsyncIterator[str]:
-        after = 0
-        while records := (await self._engine.state.read(log, after)).records:
-            for record in records:
-                yield record.data.decode()
-            after = records[-1].id
+        """End the tasks of lost workers, also those for which no client asks; one worker does that for all."""
+        state = self._engine.state
+        if not await state.claim("task/sweep", b"", self._engine.task_timings.sweep_every):
+            return
+        while (page := await state.read(ALL, self._last_swept, 1_000)).records:
+            self._open.update(each.data.decode() for each in page.records)
+            self._last_swept = page.records[-1].id
+        self._last_swept = page.last  # unless the store has lost the log, nothing changes
+        for id in tuple(self._open):
+            record = await self.look(id)
+            if record is None or record.is_over:
+                self._open.discard(id)

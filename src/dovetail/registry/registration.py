@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 import msgspec
-from msgspec import UnsetType
 
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
@@ -76,12 +75,6 @@ class TaskConfig(msgspec.Struct, frozen=True):
                 raise SetupError(f"TaskConfig({name}={value!r}): it must be {words}")
         if self.mode not in ("optional", "required"):
             raise SetupError(f'TaskConfig(mode={self.mode!r}): it must be "optional" or "required"')
-
-
-class TaskRoute(msgspec.Struct, frozen=True):
-    """Calls of a tool may become tasks."""
-
-    timeout: float | UnsetType | None  # of the tool, until a call is a task; UNSET: that of the server
 
 
 class Kind(msgspec.Struct, frozen=True):

@@ -72,8 +72,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     is_limited: bool = False  # whether a call needs more than one of the server's slots
     max_concurrency: int | None = None
     rates: tuple[registration.Rate, ...] = ()
-    # How a call gets its result, if not simply by a run:
-    route: "registration.Reuse | registration.TaskRoute | Mounted | None" = None
+    route: "registration.Reuse | Mounted | None" = None  # how a call gets its result, if not simply by a run
     task: registration.TaskConfig | None = None  # None: its calls never become tasks
     headers: tuple[HeaderParameter, ...] = ()
     choices: Mapping[str, Sequence[str]] = {}  # arguments whose values are a closed set, for completion
@@ -150,10 +149,6 @@ def compile_tool(
     if isinstance(reuse, registration.Idempotency):  # how a client knows that it may repeat a call
         options = {**options, "meta": {**(options.get("meta") or {}), **reuse.mark}}
     task = _task(options, reuse, info.where)
-    invocation = Invocation.from_info(info, options, by_name=arguments.by_name)
-    route: registration.Reuse | registration.TaskRoute | None = reuse
-    if task is not None:  # the route has its timer, which begins anew for a task
-        route, invocation = registration.TaskRoute(invocation.timeout), replace(invocation, timeout=None)
     tool = Tool(
         definition=ToolDefinition(
             input_schema=arguments.schema,
@@ -162,19 +157,19 @@ def compile_tool(
             execution=None if task is None else {"taskSupport": task.mode},
             **definition_fields(options, info.where, name, info.summary),
         ),
-        invocation=invocation,
+        invocation=Invocation.from_info(info, options, by_name=arguments.by_name),
         decode=arguments.decode,
         to_result=mark_untrusted(to_result, untrusted) if untrusted else to_result,
         label=f"tool {name}",
         lenient=lenient,
         access=registration.access_rule(options, info.where),
         requires=frozenset(options.get("requires", ())),
-        is_limited=bool(rates) or options.get("max_concurrency") is not None or route is not None,
+        is_limited=bool(rates) or options.get("max_concurrency") is not None or bool(reuse or task),
         max_concurrency=options.get("max_concurrency"),
         rates=rates,
         headers=headers,
         choices=closed_choices(arguments.schema),
-        route=route,
+        route=reuse,
         task=task,
         always_visible=options.get("always_visible", False),
     )

@@ -142,9 +142,8 @@ class SessionChannel(msgspec.Struct, eq=False):
 
         return messages.pending_requests.open(session.record.id, timeout, send, is_reachable)
 
-    async def for_task(self) -> "SessionChannel | None":
-        has_stream = await self._messages.presence.current(self._session.record.id)
-        return SessionChannel(self._messages, self._session, None, True) if has_stream else None
+    def for_task(self) -> "SessionChannel":
+        return SessionChannel(self._messages, self._session, None, True)
 
     async def notify(self, message: bytes) -> None:
         if self._response is None or not await self._response.send_message(message):
