@@ -34,7 +34,7 @@ conformance: $(STAMP) node   ## the official conformance suite, under the strict
 node: $(STAMP)           ## Node 22 and what runs on it, from npm
 	@$(BIN)/python scripts/node_tools.py
 
-fastmcp: $(STAMP)        ## FastMCP in an environment of its own, for the tests of the gateway
+fastmcp: $(STAMP)        ## FastMCP in an environment of its own, for the tests of the gateway and of tasks
 	@$(BIN)/python scripts/fastmcp_environment.py
 
 servers: $(STAMP)        ## a Redis and an nginx for the tests, where there are none
