@@ -5,6 +5,7 @@ RUNS := .venv/.installed
 STAMP := .venv/.installed-dev
 INNER := $(addprefix tests/,protocol schema registry engine state auth transports client cli) tests/test_architecture.py \
 	tests/test_imports.py tests/test_server.py
+PARALLEL := -n 3 --dist worksteal  # in rows of equal length, one process would have a minute of slow tests left
 unexport PYTHONDONTWRITEBYTECODE  # compiling everything in every process would take a third of the time
 
 .PHONY: run setup test check soak bench conformance node fastmcp servers browser specifications tools screenshots lint \
@@ -16,10 +17,10 @@ run: $(RUNS)             ## start the reference server at http://127.0.0.1:8000/
 setup: $(STAMP)          ## make .venv with all that the tests need, and nothing else
 
 test: $(STAMP) .cache/suites/.fetched node fastmcp servers browser specifications tools lint types   ## lint, types, every test
-	$(BIN)/pytest -n 3 -m "not soak"
+	$(BIN)/pytest $(PARALLEL) -m "not soak"
 
 check: $(STAMP) lint types   ## the inner loop: lint, types, the quick tests
-	$(BIN)/pytest $(INNER) -n 3 -m "not soak and not slow and not long" --hypothesis-profile quick
+	$(BIN)/pytest $(INNER) $(PARALLEL) -m "not soak and not slow and not long" --hypothesis-profile quick
 
 soak: $(STAMP) .cache/suites/.fetched node fastmcp servers browser specifications tools   ## the long forms of the slow proofs
 	$(BIN)/pytest -m soak --timeout 3600 -s
