@@ -274,13 +274,18 @@ from dovetail.engine.threads import ThreadPool
 from dovetail.transports import process
 
 threads = ThreadPool()
-release = threading.Event()
+begun, release = threading.Event(), threading.Event()
+
+def hang():
+    begun.set()
+    release.wait()
 
 async def main():
-    try:
-        await asyncio.wait_for(threads.run(release.wait, label="t"), 0.05)
-    except TimeoutError:
-        pass
+    running = asyncio.ensure_future(threads.run(hang, label="t"))
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait([running])
 
 process.run_process(main, threads, exit_timeout=0.2)
 print("stuck", threads.stuck, flush=True)
