@@ -1,6 +1,6 @@
-"""FastMCP in an environment of its own in .cache/fastmcp, as one of the servers behind the gateway that is tested.
+"""FastMCP in an environment of its own in .cache/fastmcp: a server behind the tested gateway, and a client of tasks.
 
-It brings seventy packages, which are all named with their versions in tests/gateway/fastmcp.txt. Without a package
+It brings eighty packages, which are all named with their versions in tests/gateway/fastmcp.txt. Without a package
 registry a plain sentence says what is missing: tests are then skipped, and fail where CI=true.
 """
 
@@ -26,7 +26,7 @@ def why_missing(target: Path = TARGET) -> str | None:
     if environment(target).is_ready:
         return None
     return (
-        "NO FASTMCP: it is not installed, so the gateway was not tested in front of it "
+        "NO FASTMCP: it is not installed, so neither the gateway in front of it nor its client of tasks was tested "
         "(run `python scripts/fastmcp_environment.py`, which needs a package registry)"
     )
 

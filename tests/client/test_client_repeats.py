@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scripted import DISCOVERED, EVERY, Scripted, ScriptedRequest, handshake
+from scripted import DISCOVERED, EVERY, Scripted, ScriptedRequest, brisk_client, handshake
 
 from dovetail import Client, ConnectionLost, Context, Server, ServerError
 from server_requests import MODERN
@@ -83,7 +83,7 @@ def asked(request: ScriptedRequest) -> None:
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", MODERN])
 async def test_a_call_is_repeated_with_its_key(revision: str) -> None:
     shop = Shop(cut, unavailable, paid, paid, revision=revision)
-    async with Scripted(shop) as server, Client(server.url, protocol_version=revision) as client:
+    async with Scripted(shop) as server, brisk_client(server.url, protocol_version=revision) as client:
         assert (await client.call_tool("pay")).text == "paid"
         await client.call_tool("pay")
     first, second, third, other = shop.keys
@@ -95,7 +95,7 @@ async def test_a_call_is_repeated_with_its_key(revision: str) -> None:
 
 async def test_repeats_are_bounded() -> None:
     shop = Shop(*[unavailable] * 10)
-    async with Scripted(shop) as server, Client(server.url) as client:
+    async with Scripted(shop) as server, brisk_client(server.url) as client:
         with pytest.raises(ConnectionLost, match="503"):
             await client.call_tool("pay")
     assert len(shop.calls) == 4
@@ -104,7 +104,7 @@ async def test_repeats_are_bounded() -> None:
 async def test_each_round_of_a_call_is_repeated() -> None:
     shop = Shop(cut, asked, cut, unavailable, paid)
     options: Any = {"elicitation_handler": lambda _: {}, "protocol_version": MODERN}
-    async with Scripted(shop) as server, Client(server.url, **options) as client:
+    async with Scripted(shop) as server, brisk_client(server.url, **options) as client:
         assert (await client.call_tool("pay")).text == "paid"
     assert len({*shop.keys}) == 1
     assert ["requestState" in call for call in shop.calls] == [False, False, True, True, True]
@@ -117,7 +117,7 @@ async def test_no_call_is_repeated_in_another_session() -> None:
         request.answer(404)
 
     shop = Shop(forgotten, paid, revision="2025-11-25")
-    async with Scripted(shop) as server, Client(server.url, protocol_version="2025-11-25") as client:
+    async with Scripted(shop) as server, brisk_client(server.url, protocol_version="2025-11-25") as client:
         with pytest.raises(ConnectionLost):
             await client.call_tool("pay")
         assert len(shop.calls) == 1
@@ -130,7 +130,7 @@ async def test_no_call_is_repeated_in_another_session() -> None:
 async def test_other_tools_are_called_once_and_without_a_key(revision: str, capabilities: Any) -> None:
     is_declared = capabilities is DECLARED
     shop = Shop(cut, revision=revision, capabilities=capabilities, is_marked=not is_declared)
-    async with Scripted(shop) as server, Client(server.url, protocol_version=revision) as client:
+    async with Scripted(shop) as server, brisk_client(server.url, protocol_version=revision) as client:
         with pytest.raises(ConnectionLost):
             await client.call_tool("pay")
         said = server.said()

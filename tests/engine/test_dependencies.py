@@ -215,13 +215,15 @@ async def test_a_coroutine_that_a_def_dependency_returns_is_awaited(style: str) 
         assert (await client.call_tool("tool")).text == "s"
 
 
-@pytest.mark.slow  # it takes the five seconds that such an end is waited for
 @pytest.mark.parametrize(
     ("returns", "fails"),
     [(True, False), (False, False), (False, True)],
     ids=["in the end", "in the function", "after an end that failed"],
 )
-async def test_an_end_that_hangs_does_not_hold_a_call_that_timed_out(returns: bool, fails: bool) -> None:
+async def test_an_end_that_hangs_does_not_hold_a_call_that_timed_out(
+    returns: bool, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dovetail.engine.dependencies.LEAVE_TIMEOUT", 0.5)
     server, may_end, events = Server("hanging"), threading.Event(), list[str]()
 
     async def pool() -> AsyncIterator[str]:

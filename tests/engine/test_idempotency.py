@@ -446,7 +446,8 @@ def test_a_process_that_was_forked_has_a_name_of_its_own() -> None:
     assert len({*done.stdout.split()}) == 2
 
 
-async def test_a_result_that_can_not_be_stored_at_once_is_stored_later() -> None:
+async def test_a_result_that_can_not_be_stored_at_once_is_stored_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotency, "STORE_WAIT", 0.01)
     payments, state = Payments(), RemoteState()
     payments.server.engine.state = state
     async with Wire(payments.server, MODERN) as wire:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
@@ -11,6 +10,8 @@ from fleet_client import post
 from fleet_processes import Fleet, fleet
 
 from dovetail import Client
+from dovetail.client.config import make_transport
+from dovetail.client.transports.aiohttp import HttpLimits
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 UNKNOWN = "may or may not have had its effect"
@@ -59,9 +60,9 @@ async def test_a_call_whose_worker_is_killed_has_an_unknown_outcome(
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_a_client_repeats_by_itself_and_meets_the_other_worker(two: tuple[Fleet, Path], revision: str) -> None:
     (workers, log), nonce = two, f"client-{revision}"
-    async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(Client(workers.url, protocol_version=revision))
-        call = asyncio.create_task(client.call_tool("pay", {"nonce": nonce, "seconds": 3.0}, raise_on_error=False))
+    transport = make_transport(workers.url, {}, HttpLimits(first_retry_delay=0.5))
+    async with Client(transport, protocol_version=revision) as client:
+        call = asyncio.create_task(client.call_tool("pay", {"nonce": nonce, "seconds": 1.5}, raise_on_error=False))
         await until_begun(log, nonce)
         workers.nginx.kill()  # all connections break, and the call goes on
         workers.nginx.start()

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from typing import Any
 
 LIE, ERA = sys.argv[1], sys.argv[2]
@@ -82,7 +81,7 @@ def main() -> None:
             say(id=id, result={"supportedVersions": [ERA], "capabilities": {"tools": {}}})
         elif method == "initialize" and ERA != "2026-07-28":
             if LIE == "slow_start":
-                time.sleep(30)
+                sys.stdin.read()  # no response ever
             result = {"protocolVersion": ERA, "capabilities": {"tools": {}}, "serverInfo": info}
             say(id=id, result=result)
         elif method == "tools/list" and LIE == "no_lists":

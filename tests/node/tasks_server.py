@@ -1,4 +1,7 @@
-"""Serves tools whose calls become tasks: `python tasks_server.py --port N`. What it says is judged, as in served.py."""
+"""Serves tools whose calls become tasks: `python tasks_server.py [--port N]`, without a port on stdio.
+
+What it says is judged, as in served.py.
+"""
 
 import argparse
 import asyncio
@@ -51,8 +54,11 @@ async def wait_long() -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--port", type=int)
     options = parser.parse_args()
     watch = judge_this_process()
-    server.run(transport="http", port=options.port)
+    if options.port is None:
+        server.run()
+    else:
+        server.run(transport="http", port=options.port)
     sys.exit(1 if watch is not None and any(witness.problems for witness in watch) else 0)

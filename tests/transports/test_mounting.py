@@ -68,7 +68,9 @@ def below(app: HttpApp, *, cut: bool, is_stated: bool) -> Any:
 HOSTS = {
     "FastAPI": lambda app: on(FastAPI(), app),
     "router": lambda app: on(APIRouter(), app),
-    "Litestar": lambda app: Litestar(route_handlers=[asgi("/x", is_mount=True, copy_scope=True)(app)]),
+    "Litestar": lambda app: Litestar(  # it would configure the logs of this process
+        route_handlers=[asgi("/x", is_mount=True, copy_scope=True)(app)], logging_config=None
+    ),
     "another server": lambda app: Server("outer").asgi(routes={"/x/*": app}),
     "cut off": lambda app: below(app, cut=True, is_stated=True),
     "cut off in silence": lambda app: below(app, cut=True, is_stated=False),

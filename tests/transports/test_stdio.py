@@ -255,7 +255,10 @@ def test_a_client_that_does_not_read_does_not_delay_the_end(
 ) -> None:
     """Neither a thread that waits for stderr, nor answers that wait for stdout."""
     quiet = tmp_path / "quiet.py"  # one that does not itself print after `run`
-    quiet.write_text(f"import runpy; runpy.run_path({str(PROGRAM)!r})['server'].run()")
+    quiet.write_text(
+        f"import runpy\nfrom dovetail.transports import stdio\nserver = runpy.run_path({str(PROGRAM)!r})['server']\n"
+        f"stdio.serve_stdio(server.engine, owner=server, timings=stdio.Timings(**{SHORT!r}))"
+    )
     program = start(quiet, listen=False)
     if tool:
         program.send(modern_call(1, "flood", target=tool))
@@ -271,13 +274,18 @@ from dovetail.engine.threads import ThreadPool
 from dovetail.transports import process
 
 threads = ThreadPool()
-release = threading.Event()
+begun, release = threading.Event(), threading.Event()
+
+def hang():
+    begun.set()
+    release.wait()
 
 async def main():
-    try:
-        await asyncio.wait_for(threads.run(release.wait, label="t"), 0.05)
-    except TimeoutError:
-        pass
+    running = asyncio.ensure_future(threads.run(hang, label="t"))
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait([running])
 
 process.run_process(main, threads, exit_timeout=0.2)
 print("stuck", threads.stuck, flush=True)
