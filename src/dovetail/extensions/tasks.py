@@ -226,7 +226,7 @@ class Tasks:
             raise record.outcome.to_error()
         fields = members(record.outcome)
         meta = members(fields["_meta"]) if "_meta" in fields else {}
-        return ExtensionResult(fields, {**meta, RELATED_KEY: {"taskId": id}})
+        return ExtensionResult({**fields, "_meta": {**meta, RELATED_KEY: {"taskId": id}}})
 
     def _ask(self, context: RequestContext, id: str, record: TaskRecord, asking: dict[str, asyncio.Task[None]]) -> None:
         """Send the questions that this request has not sent; take back those that were answered elsewhere."""
