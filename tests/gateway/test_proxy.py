@@ -291,20 +291,6 @@ async def test_sampling_and_roots_only_if_allowed(front: str, back: str) -> None
                         await client.call_tool(tool)
 
 
-async def test_an_extension_that_a_tool_needs_is_not_passed_on() -> None:
-    """A client that declares it would be refused too, so it is not asked to."""
-    server = Server("notes")
-
-    @server.tool(requires=["com.example/notes"])
-    def note() -> str:
-        return "noted"
-
-    for declared in (None, {"com.example/notes": {}}):
-        async with Client(Proxy(server, name="notes"), extensions=declared) as client:
-            with pytest.raises(ToolError, match=r"this gateway does not pass on: com\.example/notes"):
-                await client.call_tool("note")
-
-
 async def test_a_call_of_a_handshake_backend_stays_open() -> None:
     seen: list[Any] = []
     heard: list[Any] = []

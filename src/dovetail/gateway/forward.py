@@ -412,11 +412,14 @@ class Forwarder:
         if code == errors.MISSING_CAPABILITY:
             with suppress(TypeError, KeyError, AttributeError):
                 required = data["requiredCapabilities"]
-                names = [printable(name, 200) for name in declared_extensions(required) or required][:10]
-                if EXTENSIONS_KEY in required or all(name in request.capabilities for name in names):
-                    what = f"needs what this gateway does not pass on: {', '.join(names)}"
+                names = [printable(name, 100) for name in required if name != EXTENSIONS_KEY][:10]
+                ids = [printable(id, 200) for id in declared_extensions(required)][:10]
+                known = request.capabilities.keys() | declared_extensions(request.capabilities).keys()
+                if all(name in known for name in (*names, *ids)):
+                    what = f"needs what this gateway does not pass on: {', '.join((*names, *ids))}"
                     return errors.ToolError(f"{self._subject} {what}")
-                return errors.MissingCapability({name: {} for name in names})
+                extensions: dict[str, Any] = {EXTENSIONS_KEY: {id: {} for id in ids}} if ids else {}
+                return errors.MissingCapability({**{name: {} for name in names}, **extensions})
         if code > 0 or code in (errors.HEADER_MISMATCH, errors.UNSUPPORTED_VERSION):  # about this hop
             return errors.ToolError(f"{self._subject} refused the request: {words}")
         missing = (errors.RESOURCE_NOT_FOUND, errors.INVALID_PARAMS)
