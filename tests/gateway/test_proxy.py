@@ -598,7 +598,7 @@ async def test_lists_follow_to_another_era(first: str, then: str, status: int, c
     backend, limits = Restarting(), BackendLimits(retry=0.01, refresh=0.01, list_wait=0.1)
     url = await backend.start(only(first, make_backend().asgi(), status, code))
     async with through(Proxy(url, name="calendar", limits=limits)) as client:
-        assert "add" in [tool.name for tool in await client.list_tools()]
+        await asyncio.wait_for(until_listed(client, "add"), 20)
         await backend.die()
         changed = make_backend()
         changed.add_tool(lambda: "x", name="late")
