@@ -22,7 +22,7 @@ from scripted import (
 from task_server import ACK, CORE, DONE, TASKS, TIMES, WORKING, TaskServer, asking
 
 from dovetail import Client, Context, Proxy, Server, TaskConfig
-from dovetail.client import TaskUpdate
+from dovetail.client import TaskUpdate, ToolTask
 from dovetail.errors import (
     BadResponse,
     MissingCapability,
@@ -225,6 +225,42 @@ async def test_leaving_an_iteration_ends_the_polling() -> None:
             break
 
 
+@pytest.mark.parametrize("leave", ["break", "cancel"])
+async def test_leaving_an_iteration_withdraws_no_question_from_who_waits(leave: str) -> None:
+    server = TaskServer(MODERN, asking(), DONE)
+    asked, may_answer = [], asyncio.Event()
+
+    async def elicit(question: Any) -> str:
+        asked.append(question.message)
+        await may_answer.wait()
+        return "Ada"
+
+    async def look(task: ToolTask) -> None:
+        async for update in task:
+            if leave == "break" and update.status == "input_required":
+                break
+
+    async with client_of(server, elicitation_handler=elicit) as client:
+        task = await client.start_tool("render")
+        looking = asyncio.create_task(look(task))
+        waiting = asyncio.create_task(task.wait())
+        await until(lambda: bool(asked))
+        if leave == "cancel":
+            looking.cancel()
+        await asyncio.wait([looking])
+        may_answer.set()
+        assert (await waiting).text == "done"
+    assert len(asked) == 1
+
+
+async def test_a_task_that_was_cancelled_when_it_was_created() -> None:
+    server = TaskServer(CORE, WORKING)
+    server.call_result = {"task": server.task({"status": "cancelled"})}
+    async with client_of(server) as client:
+        with pytest.raises(TaskCancelled):
+            await client.call_tool("render")
+
+
 # ── polling ──
 
 
@@ -320,6 +356,19 @@ async def test_a_question_that_is_gone_is_withdrawn() -> None:
         server.states = [DONE]
         assert (await calling).text == "done"
     assert not server.calls("tasks/update")
+
+
+async def test_a_stream_for_questions_is_opened_again_after_a_failure() -> None:
+    class Unsteady(TaskServer):
+        tries = 0
+
+        def on_tasks_result(self, message: dict[str, Any]) -> Any:
+            self.tries += 1
+            return error(message, -32603, "not now") if self.tries == 1 else super().on_tasks_result(message)
+
+    server = Unsteady(CORE, asking(), DONE)
+    async with client_of(server, elicitation_handler=lambda _: "Ada") as client:
+        assert (await client.call_tool("render")).text == "done"
 
 
 async def test_the_limit_stands_still_while_the_user_thinks() -> None:

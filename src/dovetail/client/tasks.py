@@ -108,10 +108,12 @@ class ToolTask:
         self._read_result = read_result
         self._timeout = timeout
         self._latest = latest
-        self._outcome = latest.outcome if latest is not None and id is None else None
+        is_known = latest is not None and (id is None or latest.status == "cancelled")
+        self._outcome = latest.outcome if latest is not None and is_known else None
         self._due = 0.0 if latest is None else _now() + latest.poll_seconds  # when the server may be asked again
         self._polling = asyncio.Lock()
         self._running: dict[str, asyncio.Task[None]] = {}  # handlers of questions, by key
+        self._waiters = 0  # iterations that poll it
         self._asked: dict[str, tuple[str, Any]] = {}  # method and params by key
         self._answered: set[str] = set()
 
@@ -164,6 +166,7 @@ class ToolTask:
     async def __aiter__(self) -> AsyncIterator[TaskUpdate]:
         """The state now, and after each change of status or message, until the task has ended."""
         shown = None
+        self._waiters += 1
         try:
             while True:
                 if self._latest is not None and self._latest.update != shown:
@@ -180,8 +183,10 @@ class ToolTask:
                 else:
                     self._answer_questions()
         finally:
-            running, self._running = self._running, {}
-            await cancel_and_wait(*running.values())
+            self._waiters -= 1
+            if not self._waiters:
+                running, self._running = self._running, {}
+                await cancel_and_wait(*running.values())
 
     async def refresh(self) -> None:
         """Ask the server for the status once, but not sooner than it wants to be asked again."""
@@ -231,7 +236,7 @@ class ToolTask:
 
     def _open_stream(self) -> None:
         """Give the server a stream for its questions: in 2025-11-25 they are requests of its own."""
-        if self.status == "input_required" and RESULT not in self._running:
+        if self.status == "input_required" and (RESULT not in self._running or self._running[RESULT].done()):
             self._running[RESULT] = asyncio.create_task(self._wait_at_server())
 
     async def _wait_at_server(self) -> None:
