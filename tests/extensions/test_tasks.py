@@ -1,5 +1,6 @@
 """Calls that become tasks, in both eras, over pipes and HTTP: states, results, errors, who gets one and who sees it."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -173,7 +174,10 @@ async def test_task_on_a_tool_without_tasks_is_refused_and_a_hidden_tool_stays_h
         for name, code in (("plain", METHOD_NOT_FOUND), ("secret", INVALID_PARAMS), ("hidden", INVALID_PARAMS)):
             assert (await client.refusal("tools/call", **client.call_params(name)))[0] == code
         assert (await client.refusal("tools/call", **client.call_params("nothing")))[0] == INVALID_PARAMS
-        assert (await client.refusal("tools/call", name="work", arguments={}, task=5))[0] == INVALID_PARAMS
+        answers = {
+            name: await client.refusal("tools/call", name=name, task=5) for name in ("work", "hidden", "nothing")
+        }
+        assert answers["work"] == answers["hidden"] == answers["nothing"], "nobody learns which tools there are"
         assert stage.ran == []
 
 
@@ -218,6 +222,22 @@ async def test_after_some_seconds_a_call_becomes_a_task_and_a_quick_one_does_not
         stage.server.add_tool(stage.soon, name="quick", task=TaskConfig(after=60))
         assert (await client.call("quick"))["content"][0]["text"] == "soon"
         assert stage.ran == ["soon", "soon"]
+
+
+async def test_the_time_until_a_call_becomes_a_task_begins_when_its_caller_may_use_the_tool() -> None:
+    stage = TaskStage()
+
+    async def refuse_slowly(_: Any) -> bool:
+        await asyncio.sleep(0.05)
+        return False
+
+    stage.server.add_tool(stage.soon, name="hidden", task=TaskConfig(after=0.001), authorize=refuse_slowly)
+    async with connected(stage, "pipe", MODERN) as client:
+        for name in ("hidden", "nothing"):
+            assert await client.refusal("tools/call", **client.call_params(name)) == (
+                INVALID_PARAMS,
+                f"Unknown tool: {name}",
+            )
 
 
 @pytest.mark.parametrize("transport", ["pipe", "http"])

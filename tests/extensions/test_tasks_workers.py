@@ -179,6 +179,17 @@ async def test_a_sweep_ends_tasks_for_which_no_client_asks() -> None:
         await until(lambda: workers.stages[0].ended == ["cancelled"])
 
 
+async def test_a_sweep_outlasts_a_store_that_has_lost_its_log() -> None:
+    async with fleet(sweep_every=0.02) as workers:
+        await workers.clients[1].begin("work")
+        await asyncio.sleep(0.1)  # for some sweeps
+        await workers.store.drop("task/all")
+        await workers.clients[0].begin("work")
+        await workers.stages[0].entered.wait()
+        await workers.lose(0)
+        await until(lambda: workers.stages[0].ended == ["cancelled"])
+
+
 async def test_listeners_and_waiting_requests_notice_a_lost_worker() -> None:
     async with fleet(revision=CORE) as workers:
         id = await workers.clients[0].begin("work")

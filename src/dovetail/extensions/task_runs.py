@@ -54,7 +54,7 @@ class TaskRun:
 
     def __init__(self, tasks: "Tasks", context: RequestContext, tool: Tool) -> None:
         assert tool.task is not None
-        self.id = secrets.token_urlsafe(24)
+        self.id = secrets.token_hex(16)
         self.caller = state_owner(context)
         self.threads, self.limit, self.timeout = tasks.threads, tasks.limit, tool.task.timeout
         self.work: asyncio.Task[Result]
@@ -91,8 +91,6 @@ class TaskRun:
         """The result of the call, or the task that it has become."""
         self.work = asyncio.get_running_loop().create_task(self._work(inner))
         self.work.add_done_callback(self._ended)
-        if self._config.after and not self._is_core:
-            self._detach_later(self._config.after)
         either: set[asyncio.Future[Any]] = {self.work, self._became}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -122,6 +120,8 @@ class TaskRun:
         """The function would run now: detach the call if it is a task from its beginning."""
         if self._is_core or self._config.after == 0:
             await self._detach()
+        elif self._config.after:
+            self._detach_later(self._config.after)
 
     async def detach(self, message: str | None) -> None:
         """Detach the call now, or later if the store is unavailable; `message` is what clients are shown."""
@@ -195,7 +195,7 @@ class TaskRun:
                 raise ToolError("The call has ended before it became a task")
         except BaseException:  # perhaps it was stored all the same: the next try takes another id
             tasks.runs.pop(self.id, None)
-            self.id = secrets.token_urlsafe(24)
+            self.id = secrets.token_hex(16)
             raise
         if tasks.listener is not None:
             tasks.listener.add(f"task/{self.id}")

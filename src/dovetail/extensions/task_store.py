@@ -151,8 +151,6 @@ class TaskStore:
     def __init__(self, engine: "Engine", here: Container[str]) -> None:
         self._engine = engine
         self._here = here
-        self._open: set[str] = set()  # tasks that had not ended at the last sweep
-        self._last_swept = 0  # in the log of all
 
     async def create(self, id: str, record: TaskRecord, listed: str | None) -> None:
         """Store a new task. The logs come first: an id without a task does no harm."""
@@ -211,14 +209,10 @@ class TaskStore:
 
     async def sweep(self) -> None:
         """End the tasks of lost workers, also those for which no client asks; one worker does that for all."""
-        state = self._engine.state
+        state, after = self._engine.state, 0
         if not await state.claim("task/sweep", b"", self._engine.task_timings.sweep_every):
             return
-        while (page := await state.read(ALL, self._last_swept, 1_000)).records:
-            self._open.update(each.data.decode() for each in page.records)
-            self._last_swept = page.records[-1].id
-        self._last_swept = page.last  # unless the store has lost the log, nothing changes
-        for id in tuple(self._open):
-            record = await self.look(id)
-            if record is None or record.is_over:
-                self._open.discard(id)
+        while (page := await state.read(ALL, after, 1_000)).records:
+            for each in page.records:
+                await self.look(each.data.decode())
+            after = page.records[-1].id

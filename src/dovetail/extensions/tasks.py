@@ -123,10 +123,10 @@ class Tasks:
 
         def layer(context: RequestContext) -> Awaitable[Result]:
             request = context.request
-            if request.method != "tools/call" or context.served is not None:
+            if request.method != "tools/call" or context.served is not None or not can_have_task(request):
                 return inner(context)
             tool = engine.tools.find(request.params.name)
-            if tool is None or tool.task is None or not can_have_task(request):
+            if tool is None or tool.task is None:
                 return inner(context)
             return TaskRun(self, context, tool).result(inner)
 
