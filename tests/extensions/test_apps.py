@@ -210,6 +210,8 @@ async def test_a_proxy_passes_views_as_they_are(revision: str) -> None:
         ("<!-- built -->" * 50 + "<p>", {}, "no HTML document"),
         ("<!doctype html><![ INCLUDE [x]]>", {}, "no HTML document"),
         (PAGE, {"cpsp": CSP}, "did you mean csp"),
+        (PAGE, {"meta": {"ui": {"csp": {"connectDomains": []}}}}, 'meta= has a "csp"; use csp='),
+        (PAGE, {"meta": {"ui": "chart"}}, "must be a dict"),
         (PAGE, {"mime_type": "text/html"}, "unknown options mime_type"),
     ],
 )
@@ -251,6 +253,9 @@ LOADS = [  # what a document loads, the key of the policy, the origin
     ('<script>new EventSource( "https://api.example" )</script>', "connect", "https://api.example"),
     ('<iframe src="https://www.video.example/embed/1"></iframe>', "frame", "https://www.video.example"),
     ('<base href="https://cdn.example/app/">', "base_uri", "https://cdn.example"),
+    ('<script src="//cdn.example/d3.js"></script>', "resource", "https://cdn.example"),
+    ('<script type="importmap">{"imports": {"x": "https://esm.example/x"}}</script>', "resource", "https://esm.example"),
+    ("<script type='application/javascript'>fetch('https://api.example')</script>", "connect", "https://api.example"),
 ]  # fmt: skip
 
 
@@ -316,6 +321,18 @@ async def test_the_view_of_a_tool_has_to_exist_when_serving_begins() -> None:
         server.tool(ui=CHART, name="late")(lambda_forecast)
 
 
+async def test_a_tool_that_was_removed_needs_no_view() -> None:
+    server = Server("weather")
+    server.add_ui(CHART, PAGE, csp=CSP)
+    server.tool(ui="ui://weather/gone")(lambda_forecast)
+    server.remove_tool("lambda_forecast")
+    server.tool(ui=CHART)(lambda_forecast)
+    with pytest.raises(SetupError, match="already"):
+        server.tool(ui="ui://weather/gone")(lambda_forecast)
+    async with Client(server) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["lambda_forecast"]
+
+
 def nothing() -> None: ...
 
 
@@ -344,6 +361,7 @@ def test_a_tool_that_gives_no_text_is_refused_unless_it_is_for_apps_only(functio
         ({"visibility": []}, '"model", "app" or both'),
         ({"visibility": ["apps"]}, "did you mean app"),
         ({"visability": ["app"]}, "did you mean visibility"),
+        ({"visibility": ["app"], "meta": {"ui": 3}}, "must be a dict"),
     ],
 )
 def test_options_of_a_tool_that_can_not_be(options: Any, words: str) -> None:

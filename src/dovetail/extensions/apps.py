@@ -20,6 +20,7 @@ from dovetail.protocol.extensions import UI_LINK_KEY, UI_MIME_TYPE
 from dovetail.protocol.types import Audio, CacheScope, Image, ResourceContents
 from dovetail.registry import registration
 from dovetail.registry.functions import inspect_function
+from dovetail.registry.mounts import Mounted
 from dovetail.registry.registration import TEXT, CommonOptions, Kind
 from dovetail.registry.tools import ToolOptions
 
@@ -63,8 +64,10 @@ def add_view(engine: "Engine", uri: Any, html: Any, options: UiOptions) -> None:
         raise SetupError(f'{where}: the URI of a view begins with ui://, as in "ui://weather/chart"')
     given: dict[str, Any] = {**registration.checked_options(options, UiOptions.__optional_keys__, where, KINDS)}
     csp = _checked_csp(given.pop("csp", {}), where)
-    meta = given.get("meta") or {}
-    ui = {**meta.get("ui", {}), "csp": {CSP_KEYS[key]: origins for key, origins in csp.items()}}
+    meta, ui = _meta_of(given, where)
+    if "csp" in ui:
+        raise SetupError(f'{where}: meta= has a "csp"; use csp=, which is checked and sent')
+    ui["csp"] = {CSP_KEYS[key]: origins for key, origins in csp.items()}
     if not isinstance(html, str | Path):
         raise SetupError(f"{where}: give it the document as a string, or its file as a Path, not {html!r:.100}")
     source = html if isinstance(html, str) else registry.files.File(html, uri=uri, mime_type=UI_MIME_TYPE)
@@ -77,6 +80,14 @@ def add_view(engine: "Engine", uri: Any, html: Any, options: UiOptions) -> None:
 
     resource: Any = registry.resources.compile_resource(uri, read, given)  # type: ignore[arg-type]
     engine.resources.add(replace(resource, path=getattr(source, "path", None)), where=where)
+
+
+def _meta_of(options: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The `meta=` of a view or tool, and what it has under "ui". Raises SetupError."""
+    meta = {**(options.get("meta") or {})}
+    if not isinstance(ui := meta.get("ui", {}), Mapping):
+        raise SetupError(f'{where}: meta["ui"] must be a dict, not {ui!r:.100}')
+    return meta, {**ui}
 
 
 def _text_of(source: "str | File", where: str) -> str:
@@ -119,8 +130,7 @@ def tool_options(engine: "Engine", function: Callable[..., Any], options: ToolOp
     )
     given: Any = {**registration.checked_options(options, ToolOptions.__optional_keys__, info.where, KINDS)}
     uri, visibility = given.pop("ui", None), given.pop("visibility", None)
-    meta = {**(given.get("meta") or {})}
-    ui = {**meta.get("ui", {})}
+    meta, ui = _meta_of(given, info.where)
     if visibility is not None:
         if not visibility:
             raise SetupError(f'{info.where}: visibility=[] is empty; name "model", "app" or both')
@@ -135,10 +145,9 @@ def tool_options(engine: "Engine", function: Callable[..., Any], options: ToolOp
         ui["resourceUri"] = meta[UI_LINK_KEY] = uri
         given["output"] = "both"
         given.setdefault("always_visible", True)  # hosts look for the view in the list
-        check = partial(_check_view, engine, uri, info.where)
         if engine.is_serving:
-            check()
-        engine.start_checks[info.where] = check
+            _check_view(engine, uri, info.where)
+        engine.start_checks[UI_LINK_KEY] = partial(_check_views, engine)
     given["meta"] = {**meta, "ui": ui}
     checked: ToolOptions = given
     return checked
@@ -149,8 +158,14 @@ def _has_no_text(returns: Any) -> bool:
     return all(map(_has_no_text, parts)) if parts else returns in (None, type(None), ..., Image, Audio)
 
 
+def _check_views(engine: "Engine") -> None:
+    """Raises SetupError if the view of a tool does not exist when serving begins."""
+    for tool in engine.tools.registered.items:
+        if UI_LINK_KEY in (meta := tool.definition.meta or {}) and not isinstance(tool.route, Mounted):
+            _check_view(engine, meta[UI_LINK_KEY], tool.label)
+
+
 def _check_view(engine: "Engine", uri: str, where: str) -> None:
-    """Raises SetupError if the view of a tool does not exist when serving begins, or later when the tool is added."""
     source = engine.resources.get(uri)
     if engine.awaits_lists or (source is not None and source.definition.mime_type == UI_MIME_TYPE):
         return
@@ -171,11 +186,14 @@ _LOADING = {"stylesheet", "preload", "modulepreload"}  # kinds of links
 _STYLE = re.compile(r"(?:(?<!@namespace )\burl\(\s*[\"']?|@import\s+[\"'])([^\"')\s]+)", re.IGNORECASE)
 _CALL = re.compile(r"\b(?:fetch|WebSocket|EventSource)\(\s*[\"'`]([^\"'`\s]+)")
 _IMPORT = re.compile(r"\bimport\b[\w\s{},*$]*+(?:\(\s*)?[\"'`]([^\"'`\s]+)")
-_WITHIN = {  # elements whose text is searched
+_SCRIPT = [("connect", _CALL), ("resource", _IMPORT)]
+_WITHIN: dict[
+    str | None, list[tuple[str, re.Pattern[str]]]
+] = {  # styles, and types of scripts; scripts of other types are data
     "style": [("resource", _STYLE)],
-    "script": [("connect", _CALL), ("resource", _IMPORT)],
+    **dict.fromkeys(("", "module", "text/javascript", "application/javascript"), _SCRIPT),
+    "importmap": [("resource", re.compile(r"\"(https?://[^\"\s]+)\""))],
 }
-_SCRIPTS = ("", "module", "text/javascript")  # types; others are data
 
 
 class _Sources(HTMLParser):
@@ -184,7 +202,7 @@ class _Sources(HTMLParser):
     def __init__(self, document: str) -> None:
         super().__init__()
         self.found: list[tuple[str, str]] = []
-        self._within = ""
+        self._within: str | None = None  # of the element whose text comes: its tag, or the type of a script
         self.feed(document)
         self.close()
 
@@ -193,15 +211,15 @@ class _Sources(HTMLParser):
         if tag != "link" or not _LOADING.isdisjoint(given.get("rel", "").lower().split()):
             self.found += [(_SOURCES[tag, name], url) for name, url in given.items() if (tag, name) in _SOURCES]
         self._search("style", given.get("style", ""))
-        self._within = tag if tag != "script" or given.get("type", "").lower() in _SCRIPTS else ""
+        self._within = given.get("type", "").lower() if tag == "script" else tag
 
     def handle_endtag(self, tag: str) -> None:  # noqa: ARG002
-        self._within = ""
+        self._within = None
 
     def handle_data(self, data: str) -> None:
         self._search(self._within, data)
 
-    def _search(self, element: str, text: str) -> None:
+    def _search(self, element: str | None, text: str) -> None:
         self.found += [(key, url) for key, pattern in _WITHIN.get(element, ()) for url in pattern.findall(text)]
 
 
@@ -217,10 +235,15 @@ def _check_document(document: str, csp: Mapping[str, Sequence[str]], where: str)
     missing = [
         f'it uses {url:.200}, which csp= does not allow; add "{key}": ["{origin.group()}"]'
         for key, url in dict.fromkeys(sources.found)
-        if (origin := _URL.match(url.lower())) is not None and not any(_allows(each, origin) for each in csp[key])
+        if (origin := _URL.match(_with_scheme(url.lower()))) is not None
+        and not any(_allows(each, origin) for each in csp[key])
     ]
     if missing:
         raise SetupError(f"{where}: {'; '.join(missing[:MAX_SHOWN])}")
+
+
+def _with_scheme(url: str) -> str:
+    return f"https:{url}" if url.startswith("//") else url
 
 
 def _allows(allowed: str, used: re.Match[str]) -> bool:
