@@ -280,6 +280,8 @@ async def test_disabled_skills_are_not_listed(folder: Path) -> None:
         server.enable(names="skill://pdf/*")
         assert [each.name for each in await client.list_skills(fresh=True)] == ["notes", "pdf"]
         assert (await client.request(READ_DIRECTORY, {"uri": "skill://pdf"}))["resources"]
+        server.disable(names="skill://pdf/references/FORMS.md")
+        assert not (await client.request(READ_DIRECTORY, {"uri": "skill://pdf/references"}))["resources"]
 
 
 async def test_skills_that_are_added_after_a_rule_obey_it_too(folder: Path) -> None:

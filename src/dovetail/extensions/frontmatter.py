@@ -7,6 +7,7 @@ as another value is read as YAML 1.2 says, and reported as ambiguous.
 
 import json
 import re
+from collections.abc import Iterator
 from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn
 
@@ -20,7 +21,6 @@ _UNPRINTABLE = "[^\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U0
 _REFUSED = {
     re.compile(_UNPRINTABLE): "a tab or another invisible character; use spaces, or write it as \\t in double quotes",
     re.compile(r"\A(?:---|\.\.\.)(?: |\Z)"): "only one document is possible; remove the ---",
-    re.compile(r"\A +\Z"): "the line has nothing but spaces; remove them",
 }
 # Parts of a line. Only spaces are white space by now.
 _BLANK = re.compile(r" *(?:#.*)?\Z")
@@ -153,7 +153,7 @@ class _Reader:
         """A text, or something in brackets; lines below belong to it if they are indented more than `parent`."""
         if text[0] in "|>":
             return self.text_below(text, parent)
-        inner = takewhile(lambda line: not _BLANK.match(line) and _indent(line) > parent, self.lines[self.at + 1 :])
+        inner = takewhile(lambda line: not _BLANK.match(line) and _indent(line) > parent, self.lines_below())
         parts = [text, *(line.strip(" ") for line in inner)]
         text = " ".join(parts)
         if len(parts) > 1 and " #" in text:
@@ -166,15 +166,18 @@ class _Reader:
         """A text after `|`, or folded after `>`."""
         if not _TEXT_BELOW.match(header):
             self.fail(f"a text after {header[0]} or {header[0]}- begins on the next line; a digit or + is not possible")
-        lines = list(takewhile(lambda line: not line or _indent(line) > parent, self.lines[self.at + 1 :]))
-        indent = min((_indent(line) for line in lines if line), default=0)
+        lines = list(takewhile(lambda line: not line.strip(" ") or _indent(line) > parent, self.lines_below()))
+        indent = min((_indent(line) for line in lines if line.strip(" ")), default=0)
         body = "\n".join(line[indent:] for line in lines).rstrip("\n")
-        if body.lstrip("\n").startswith(" "):
-            self.fail("the first line of the text below is indented more than another one")
+        if body.lstrip("\n").startswith(" ") or any(line[indent:] and not line.strip(" ") for line in lines):
+            self.fail("a line of the text below is indented more than another one, and is its first or has only spaces")
         self.at += 1 + len(lines)
         if header[0] == ">":
             body = _FOLDED.sub(lambda found: found[1] + (found[2] or " "), body)
         return f"{body}\n" if body and header[1:2] != "-" else body
+
+    def lines_below(self) -> Iterator[str]:
+        return (self.lines[at] for at in range(self.at + 1, len(self.lines)))
 
     def line(self, text: str) -> Any:
         found = _SCALAR.match(text) or self.fail_at(text)

@@ -52,6 +52,7 @@ NAME = re.compile(r"(?=.{1,64}\Z)[a-z0-9]+(?:-[a-z0-9]+)*\Z")
 RESERVED = "io.modelcontextprotocol/"  # keys of `metadata`
 BOM = "\ufeff"
 READ_DIRECTORY = "resources/directory/read"
+FOLDER = "inode/directory"  # the MIME type of what has files and folders in it
 log = logging.getLogger("dovetail")
 
 Parts = tuple[str, ...]  # of a path below the folder
@@ -190,7 +191,7 @@ def _uri(base: Parts, parts: Parts) -> str:
 
 
 def _folder(uri: str) -> ResourceDefinition:
-    return ResourceDefinition(uri=uri, name=unquote(uri.rpartition("/")[2]), mime_type="inode/directory")
+    return ResourceDefinition(uri=uri, name=unquote(uri.rpartition("/")[2]), mime_type=FOLDER)
 
 
 def problems_of(fields: Mapping[str, Any], folder: str) -> Iterator[str]:
@@ -310,7 +311,9 @@ class Skills:
 
     async def read_directory(self, engine: "Engine", context: RequestContext) -> Result:
         definitions, _ = await self._find(context, "directories", "There is no directory")
-        return _page(engine, context, "resources", definitions)
+        rules, find = engine.rules_of(context), engine.resources.direct.find
+        seen = [each for each in definitions if each.mime_type == FOLDER or find(each.uri, rules) is not None]
+        return _page(engine, context, "resources", seen)
 
     async def _find(self, context: RequestContext, kind: str, problem: str) -> tuple[Any, SkillFolder]:
         """The skill or directory that a request names, and its folder. Raises ProtocolError."""

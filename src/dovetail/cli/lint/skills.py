@@ -48,7 +48,7 @@ async def check_skill(skill: "Skill") -> AsyncIterator[Finding]:
         if path == SKILL_FILE:
             for detail in warnings_of(read_front_matter(text)):
                 yield Finding("skill-doubtful", place, detail)
-            for link in _broken_links(text, paths):
+            for link in _broken_links(text, paths) if listed else ():
                 yield Finding("skill-link", place, link)
 
 
