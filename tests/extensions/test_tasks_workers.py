@@ -180,13 +180,19 @@ async def test_a_sweep_ends_tasks_for_which_no_client_asks() -> None:
 
 
 async def test_a_sweep_outlasts_a_store_that_has_lost_its_log() -> None:
-    async with fleet(sweep_every=0.02) as workers:
+    async with fleet(sweep_every=1_000.0) as workers:
+
+        async def sweep() -> None:
+            await workers.store.delete("task/sweep")  # the claim of the last one
+            await workers.stages[1].server.engine.tasks.store.sweep()
+
         await workers.clients[1].begin("work")
-        await asyncio.sleep(0.1)  # for some sweeps
+        await sweep()
         await workers.store.drop("task/all")
         await workers.clients[0].begin("work")
         await workers.stages[0].entered.wait()
         await workers.lose(0)
+        await sweep()
         await until(lambda: workers.stages[0].ended == ["cancelled"])
 
 
