@@ -87,8 +87,8 @@ export class AppHost {
   }
 
   /** A request to the server, for as long as the view is shown. */
-  send(method, params, inputSchema) {
-    return this.client.connection.request(method, params, { inputSchema, signal: this.gone.signal });
+  send(method, params, tool) {
+    return this.client.connection.request(method, params, { tool, signal: this.gone.signal });
   }
 
   post(message) {
@@ -149,7 +149,7 @@ export class AppHost {
       throw new CallError(`This server has no tool ${shortened(name, 100)} for apps.`, { code: INVALID });
     }
     if (!(await this.mayCall(tool, values))) throw new CallError(`The user does not let the view call ${name}.`);
-    return this.send("tools/call", { name, arguments: values }, tool.inputSchema);
+    return this.send("tools/call", { name, arguments: values }, tool);
   }
 
   /** The user is asked once for each tool, but each time for one that destroys; a no is never asked again. */

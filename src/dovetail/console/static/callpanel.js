@@ -54,12 +54,12 @@ export class CallPanel {
   }
 
   /** The outcome is {result} or {failure}; undefined if another call is still running. */
-  async run({ method, params, inputSchema, quiet = false }) {
+  async run({ method, params, tool, quiet = false }) {
     if (this.running) return undefined;
     const started = performance.now();
     const transcript = new Transcript(this.client.traffic);
     this.begin(transcript, quiet);
-    const options = { signal: this.running.signal, transcript, inputSchema };
+    const options = { signal: this.running.signal, transcript, tool };
     const handlers = {
       onProgress: (news) => this.onProgress(news),
       onLog: (line) => this.log(line),

@@ -48,7 +48,7 @@ export class ModernConnection extends Connection {
 
   async complete(method, params, call) {
     const stamped = { ...params, _meta: { ...params._meta, ...this.stamp() } };
-    const headers = this.headers(method, params, call.inputSchema);
+    const headers = this.headers(method, params, call.tool?.inputSchema);
     let more = {};
     for (let round = 0, waits = 0; round <= MAX_ROUNDS; round += 1) {
       const result = await this.exchange(method, { ...stamped, ...more }, call, headers);

@@ -121,9 +121,10 @@ class ToolDetail {
     const values = this.form.read();
     if (!values || this.panel.running) return;
     if (isDestructive(this.tool) && !(await this.isMeant())) return;
-    const { name, inputSchema } = this.tool;
+    const { tool } = this;
+    const params = { name: tool.name, arguments: values };
     this.view?.open(values);
-    const outcome = await this.panel.run({ method: "tools/call", params: { name, arguments: values }, inputSchema });
+    const outcome = await this.panel.run({ method: "tools/call", params, tool });
     if (!outcome) return;
     this.view?.finish(outcome);
     this.explain(outcome);
