@@ -14,7 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from dovetail import Console, Context, Field, Icon, Image, Proxy, ResourceLink, Server, ToolError, ToolRegistry
+from dovetail import (
+    Console,
+    Context,
+    Field,
+    Icon,
+    Image,
+    ProtocolError,
+    Proxy,
+    ResourceLink,
+    Server,
+    TaskConfig,
+    ToolError,
+    ToolRegistry,
+)
 
 PIXEL = base64.b64decode(  # a PNG of one blue pixel
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVQI12NgUHgAAAFCAQGrLSapAAAAAElFTkSuQmCC"
@@ -75,7 +88,7 @@ async def slow(ctx: Context, steps: int = 50) -> str:
 
 @server.tool
 def cancellations() -> int:
-    """How many calls of slow were cancelled."""
+    """How many calls of slow and render were cancelled."""
     return cancelled
 
 
@@ -186,6 +199,41 @@ def tenant(ctx: Context) -> str:
     return f"for {(ctx.headers or {}).get('x-tenant', 'nobody')}"
 
 
+# ── tasks ──
+
+
+@server.tool(task=TaskConfig(poll_interval=0.05))
+async def render(ctx: Context, frames: int = 5) -> str:
+    """Draws frames, a tenth of a second each."""
+    global cancelled
+    try:
+        for frame in range(frames):
+            await ctx.report_progress(frame, frames, "Drawing")
+            await ctx.info(f"frame {frame} drawn")
+            await asyncio.sleep(0.1)
+    except asyncio.CancelledError:
+        cancelled += 1
+        raise
+    return f"{frames} frames"
+
+
+@server.tool(task=TaskConfig(mode="required", poll_interval=0.05))
+async def premiere(ctx: Context) -> str:
+    """Asks who comes, if this is a task."""
+    answer = await ctx.elicit("Who comes?", Guest)
+    if not answer.accepted:
+        raise ToolError("Nobody comes.")
+    return f"{answer.data.name} comes"
+
+
+@server.tool(task=TaskConfig(mode="required", poll_interval=0.05))
+async def develop(ok: bool = True) -> str:
+    """Develops the film, if this is a task."""
+    if not ok:
+        raise ProtocolError("The film is torn", code=-32001)
+    return "the film is developed"
+
+
 # ── resources ──
 
 
@@ -286,6 +334,6 @@ server.mount(ToolRegistry(), namespace="sums")
 
 if __name__ == "__main__":
     if "--tidy" in sys.argv:
-        for name in ("ill", "ill_links", "cancellations"):
+        for name in ("ill", "ill_links", "cancellations", "render", "premiere", "develop"):
             server.remove_tool(name)
     server.run("http", port=int(os.environ.get("STAGE_PORT", "0")), routes=Console(server).routes())

@@ -100,6 +100,7 @@ export class CallPanel {
     this.words.textContent = "";
     this.messages.follow(transcript);
     this.news = null;
+    this.task = "";
     this.logs.clear();
     show(this.stop, true);
     show(this.logPane, false);
@@ -129,13 +130,16 @@ export class CallPanel {
     this.drawProgress();
   }
 
-  /** The state of a task takes the place of progress. */
+  /** The state of a task takes the place of the progress before it. What comes later moves the bar alone. */
   onTask({ status, statusMessage }) {
-    this.news = null;
-    this.bar.removeAttribute("value");
+    if (!this.task) {
+      this.news = null;
+      this.bar.removeAttribute("value");
+    }
     show(this.progress, true);
     const words = [`task ${textOf(status).replace("_", " ")}`, shortened(textOf(statusMessage), 200)];
-    this.say(words.filter(Boolean).join(" · "));
+    this.task = words.filter(Boolean).join(" · ");
+    this.say(this.task);
   }
 
   log(line) {
@@ -150,7 +154,7 @@ export class CallPanel {
       this.bar.value = Math.min(progress, total);
     }
     const share = total > 0 ? `${Math.round((progress / total) * 100)} %` : String(progress);
-    this.say([share, shortened(textOf(message), 200)].filter(Boolean).join(" · "));
+    this.say(this.task || [share, shortened(textOf(message), 200)].filter(Boolean).join(" · "));
   }
 
   say(words) {

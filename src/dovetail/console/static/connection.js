@@ -71,14 +71,15 @@ export class Connection extends EventTarget {
     const shaped = Object.keys(meta).length ? { ...params, _meta: meta } : params;
     const message = { jsonrpc: "2.0", id, method, params: shaped };
     call.idleTimeout = new IdleTimeout(call.seconds ?? 0, call.signal);
+    call.taskId = null;
     const { signal } = call.idleTimeout;
     this.running.set(id, call);
     try {
       const onMessage = (part) => (call.idleTimeout.restart(), this.receive(part, call));
       const options = { signal, transcript: call.transcript, onMessage, onResponse };
-      return resultOf(await this.answered(message, headers, options));
+      return await this.settle(resultOf(await this.answered(message, headers, options)), call);
     } catch (failure) {
-      if (signal.aborted) this.abandon(id, signal.reason);
+      if (signal.aborted && !call.taskId) this.abandon(id, signal.reason);
       throw readable(failure, signal);
     } finally {
       call.idleTimeout.end(new DOMException("The call has ended.", "AbortError")); // with the questions within it
@@ -89,6 +90,11 @@ export class Connection extends EventTarget {
   /** A session takes a broken stream up again; others can't. */
   async answered(message, headers, options) {
     return this.transport.request(message, headers, options);
+  }
+
+  /** The outcome of a call, given its result: in a session it may be a task. */
+  settle(result) {
+    return result;
   }
 
   /** Where closing the connection is not enough, the server is notified. */

@@ -2,6 +2,7 @@
 // notifications at any time. Its requests are answered by POSTs of their own.
 
 import { CLIENT_INFO, Connection, EXTENSIONS, isTimeout, pause, unless } from "./connection.js";
+import { CoreTask, followTask } from "./tasks.js";
 import { Transcript } from "./transcript.js";
 import { BrokenStream, CallError, isPassing } from "./transport.js";
 import { isObject } from "./format.js";
@@ -11,6 +12,8 @@ const SHORTEST_PAUSE_MS = 100;
 const LONGEST_PAUSE_MS = 30_000;
 const CLOSED = "The connection was closed before the answer came. Call it again.";
 const URL_REQUIRED = -32042;
+const WITH_TASKS = "2025-11-25";
+const RELATED_TASK = "io.modelcontextprotocol/related-task";
 const QUESTIONS = ["elicitation/create", "sampling/createMessage", "roots/list"];
 
 export class SessionConnection extends Connection {
@@ -67,9 +70,10 @@ export class SessionConnection extends Connection {
   }
 
   async complete(method, params, call) {
+    const asked = this.takesTask(call.tool) ? { ...params, task: {} } : params;
     for (let attempt = 0; ; attempt += 1) {
       try {
-        return await this.exchange(method, params, call, this.headers());
+        return await this.exchange(method, asked, call, this.headers());
       } catch (failure) {
         this.noticeEnd(failure);
         const pages = failure.code === URL_REQUIRED ? failure.data?.elicitations : null;
@@ -77,6 +81,19 @@ export class SessionConnection extends Connection {
         await this.visit(pages.slice(0, 10), call, failure);
       }
     }
+  }
+
+  takesTask(tool) {
+    const offered = this.revision === WITH_TASKS && this.server.capabilities.tasks?.requests?.tools?.call;
+    return Boolean(offered) && ["optional", "required"].includes(tool?.execution?.taskSupport);
+  }
+
+  /** A call that has become a task is still one that runs: its progress, logs and questions come in the session. */
+  settle(result, call) {
+    if (!this.takesTask(call.tool) || !isObject(result.task)) return result;
+    call.taskId = result.task.taskId;
+    call.idleTimeout.hold(); // the polls have their own
+    return followTask(this, result.task, { ...call, signal: call.idleTimeout.signal }, CoreTask);
   }
 
   /** Pages that have to be visited before the call can be made again. */
@@ -167,7 +184,9 @@ export class SessionConnection extends Connection {
     }
   }
 
-  async asked(message, call) {
+  async asked(message, request) {
+    const taskId = message.params?._meta?.[RELATED_TASK]?.taskId;
+    const call = request ?? [...this.running.values()].find((each) => each.taskId && each.taskId === taskId);
     const withdrawal = new AbortController();
     this.questions.set(message.id, withdrawal);
     const waiting = (call ? [call] : [...this.running.values()]).map(({ idleTimeout }) => idleTimeout);
@@ -207,9 +226,12 @@ export class SessionConnection extends Connection {
 
   close() {
     const leaving = { signal: AbortSignal.timeout(2000), transcript: new Transcript(this.traffic) };
+    const tasks = [...this.running.values()].filter(({ taskId }) => taskId);
+    const cancels = tasks.map(({ taskId }) => this.request("tasks/cancel", { taskId }, leaving));
     this.closing.abort();
     for (const { idleTimeout } of this.running.values()) idleTimeout.end(new CallError(CLOSED));
-    if (this.id) this.transport.send("DELETE", this.headers(), leaving).catch(() => {});
+    const end = () => this.transport.send("DELETE", this.headers(), leaving).catch(() => {});
+    if (this.id) Promise.allSettled(cancels).then(end);
     this.say("closed");
   }
 }

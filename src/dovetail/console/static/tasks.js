@@ -1,4 +1,5 @@
-// A call that has become a task, since 2026-07-28: polled until it ends. What it asks is answered by the user meanwhile.
+// A call that has become a task: polled until it ends. What it asks is answered by the user meanwhile.
+// Its state brings questions and result since 2026-07-28; in 2025-11-25 they come as messages of the session.
 
 import { pause } from "./connection.js";
 import { CallError } from "./transport.js";
@@ -11,12 +12,12 @@ const LONGEST_POLL_MS = 24 * 3600 * 1000; // that a timer of the browser can wai
 const MAX_QUESTIONS = 100; // of a task
 
 /** The result of the task; it is cancelled if the user leaves it, or can't answer. */
-export async function followTask(connection, created, call) {
-  const task = new Task(connection, created.taskId, call);
+export async function followTask(connection, created, call, kind = Task) {
+  const task = new kind(connection, created.taskId, call);
   try {
     return await task.result(created);
   } catch (failure) {
-    if (!task.hasEnded) connection.request("tasks/cancel", { taskId: task.id }).catch(() => {});
+    if (!task.hasEnded) task.cancel();
     throw failure;
   } finally {
     task.withdraw();
@@ -28,8 +29,8 @@ class Task {
     Object.assign(this, { connection, id, call });
     this.hasEnded = false;
     this.questions = new Map(); // key: what withdraws the question
-    this.failed = new AbortController(); // with the failure of an answer
-    this.signal = AbortSignal.any([call.signal, this.failed.signal]);
+    this.over = new AbortController(); // perhaps with the failure of an answer
+    this.signal = AbortSignal.any([call.signal, this.over.signal]);
   }
 
   request(method, params = {}) {
@@ -40,16 +41,28 @@ class Task {
   async result(created) {
     for (let state = created; ; state = await this.request("tasks/get")) {
       this.call.onTask?.(state);
-      const { status, inputRequests } = state;
-      this.hasEnded = state !== created && ["completed", "failed", "cancelled"].includes(status);
-      if (this.hasEnded) return outcomeOf(state);
-      this.ask(status === "input_required" && isObject(inputRequests) ? inputRequests : {});
-      await pause(pollMs(state.pollIntervalMs), this.signal);
+      this.hasEnded = state !== created && ["completed", "failed", "cancelled"].includes(state.status);
+      if (this.hasEnded) return this.outcome(state);
+      this.ask(state);
+      await pause(pollMs(state.pollIntervalMs ?? state.pollInterval), this.signal);
     }
   }
 
+  cancel() {
+    this.connection.request("tasks/cancel", { taskId: this.id }).catch(() => {});
+  }
+
+  outcome({ status, statusMessage, result, error }) {
+    if (status === "completed" && isObject(result)) return result;
+    const words = status === "failed" ? error?.message : statusMessage;
+    const { code = null, data } = status === "failed" && isObject(error) ? error : {};
+    const fallback = `The task ended without a result: ${status}.`;
+    throw new CallError(typeof words === "string" ? words : fallback, { code, data });
+  }
+
   /** Each question is asked once, and withdrawn if the task goes on without it. */
-  ask(requests) {
+  ask({ status, inputRequests }) {
+    const requests = status === "input_required" && isObject(inputRequests) ? inputRequests : {};
     for (const [key, withdrawal] of this.questions) if (!Object.hasOwn(requests, key)) withdrawal.abort();
     const fresh = Object.keys(requests).filter((key) => !this.questions.has(key));
     if (this.questions.size + fresh.length > MAX_QUESTIONS) throw new CallError("The server asks too many questions.");
@@ -57,7 +70,7 @@ class Task {
       const withdrawal = new AbortController();
       this.questions.set(key, withdrawal);
       this.answer(key, requests[key] ?? {}, withdrawal.signal).catch((failure) => {
-        if (!withdrawal.signal.aborted) this.failed.abort(failure);
+        if (!withdrawal.signal.aborted) this.over.abort(failure);
       });
     }
   }
@@ -69,15 +82,31 @@ class Task {
   }
 
   withdraw() {
-    for (const withdrawal of this.questions.values()) withdrawal.abort();
+    this.over.abort();
   }
 }
 
-function outcomeOf({ status, statusMessage, result, error }) {
-  if (status === "completed" && isObject(result)) return result;
-  const words = status === "failed" ? error?.message : statusMessage;
-  const { code = null, data } = status === "failed" && isObject(error) ? error : {};
-  throw new CallError(typeof words === "string" ? words : `The task ended without a result: ${status}.`, { code, data });
+/** In 2025-11-25, `tasks/result` waits for the result. Questions come on its stream if the session has no other. */
+export class CoreTask extends Task {
+  cancel() {
+    if (!this.connection.closed) super.cancel(); // a session cancels its tasks before it ends
+  }
+
+  outcome(state) {
+    return state.status === "cancelled" ? super.outcome(state) : this.awaited();
+  }
+
+  ask({ status }) {
+    if (status === "input_required") this.awaited().catch(() => {}); // if it fails, the next poll sends it again
+  }
+
+  awaited() {
+    this.waiting ??= this.request("tasks/result").catch((failure) => {
+      this.waiting = null;
+      throw failure;
+    });
+    return this.waiting;
+  }
 }
 
 function pollMs(hint) {
