@@ -388,6 +388,31 @@ async def test_a_question_over_http_outlasts_an_outage() -> None:
         await client.ask("tasks/cancel", taskId=id)
 
 
+async def test_notifications_that_find_no_store_do_not_end_a_task() -> None:
+    stage, store = TaskStage(logging=True), Store()
+    stage.server.engine.task_timings = TaskTimings(retry_delay=0.02)
+
+    @stage.server.tool(task=True)
+    async def tell(ctx: Context) -> str:
+        await stage.go.wait()
+        for number in range(30):  # more than are sent at once
+            await ctx.report_progress(number, 30)
+        await ctx.log("error", "Odd")
+        stage.entered.set()
+        return "told"
+
+    async with connected(stage, "http", CORE, state=store) as client:
+        params = {**client.call_params("tell"), "_meta": {"progressToken": "p"}}
+        id = (await client.ask("tools/call", **params))["task"]["taskId"]
+        store.break_down()
+        stage.go.set()
+        try:
+            await until(stage.entered.is_set)
+        finally:
+            store.error = None
+        assert await client.text(id) == "told"
+
+
 async def test_an_answer_whose_wake_up_is_lost_is_taken_all_the_same() -> None:
     async with fleet(sweep_every=0.02) as workers:
         one, two = workers.clients
