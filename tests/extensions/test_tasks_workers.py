@@ -61,10 +61,10 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet(
-    size: int = 2, revision: str = MODERN, stage: Any = TaskStage, url: str = "", **timings: float
+    size: int = 2, revision: str = MODERN, stage: Any = TaskStage, url: str = "", store: Any = None, **timings: float
 ) -> AsyncIterator[Fleet]:
     """Workers on one store in memory, or each on a connection of its own to the store of a URL."""
-    store = Store()
+    store = store or Store()
     async with AsyncExitStack() as stack:
         stages, clients = [stage() for _ in range(size)], []
         for each in stages:
@@ -453,6 +453,31 @@ async def test_a_drain_waits_for_tasks_within_its_time_and_then_ends_them() -> N
             task = await TaskClient(wire, MODERN).get(id)
             assert task["status"] == ("completed" if ends_in_time else "failed")
             assert ends_in_time or task["error"] == {"code": INTERNAL_ERROR, "message": LOST}
+
+
+@pytest.mark.parametrize("ended_before", [False, True])
+async def test_a_drain_waits_for_a_store_that_has_not_stored_the_ends_of_tasks(*, ended_before: bool) -> None:
+    stage, store = TaskStage(), Store()
+    stage.server.engine.task_timings = TaskTimings(retry_delay=0.02)
+    app = stage.server.asgi(state=store)
+    await app.start()
+    id = await TaskClient(HttpWire(app), MODERN).begin("work")
+    await stage.entered.wait()
+    store.break_down()
+    draining: asyncio.Task[None] | None = None
+    for end_begins in (ended_before, not ended_before):
+        if end_begins:
+            stage.go.set()
+            await until(lambda: stage.ended == ["done"])
+        else:
+            draining = asyncio.create_task(app.drain(5))
+        await asyncio.sleep(0.1)
+    assert draining is not None
+    assert not draining.done()
+    store.error = None
+    await draining
+    async with fleet(store=store) as workers:
+        assert await workers.clients[0].text(id) == "done"
 
 
 async def test_a_server_can_be_started_again_and_its_open_tasks_have_ended() -> None:
