@@ -61,10 +61,10 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet(
-    size: int = 2, revision: str = MODERN, stage: Any = TaskStage, url: str = "", **timings: float
+    size: int = 2, revision: str = MODERN, stage: Any = TaskStage, url: str = "", store: Any = None, **timings: float
 ) -> AsyncIterator[Fleet]:
     """Workers on one store in memory, or each on a connection of its own to the store of a URL."""
-    store = Store()
+    store = store or Store()
     async with AsyncExitStack() as stack:
         stages, clients = [stage() for _ in range(size)], []
         for each in stages:
@@ -388,6 +388,31 @@ async def test_a_question_over_http_outlasts_an_outage() -> None:
         await client.ask("tasks/cancel", taskId=id)
 
 
+async def test_notifications_that_find_no_store_do_not_end_a_task() -> None:
+    stage, store = TaskStage(logging=True), Store()
+    stage.server.engine.task_timings = TaskTimings(retry_delay=0.02)
+
+    @stage.server.tool(task=True)
+    async def tell(ctx: Context) -> str:
+        await stage.go.wait()
+        for number in range(30):  # more than are sent at once
+            await ctx.report_progress(number, 30)
+        await ctx.log("error", "Odd")
+        stage.entered.set()
+        return "told"
+
+    async with connected(stage, "http", CORE, state=store) as client:
+        params = {**client.call_params("tell"), "_meta": {"progressToken": "p"}}
+        id = (await client.ask("tools/call", **params))["task"]["taskId"]
+        store.break_down()
+        stage.go.set()
+        try:
+            await until(stage.entered.is_set)
+        finally:
+            store.error = None
+        assert await client.text(id) == "told"
+
+
 async def test_an_answer_whose_wake_up_is_lost_is_taken_all_the_same() -> None:
     async with fleet(sweep_every=0.02) as workers:
         one, two = workers.clients
@@ -428,6 +453,31 @@ async def test_a_drain_waits_for_tasks_within_its_time_and_then_ends_them() -> N
             task = await TaskClient(wire, MODERN).get(id)
             assert task["status"] == ("completed" if ends_in_time else "failed")
             assert ends_in_time or task["error"] == {"code": INTERNAL_ERROR, "message": LOST}
+
+
+@pytest.mark.parametrize("ended_before", [False, True])
+async def test_a_drain_waits_for_a_store_that_has_not_stored_the_ends_of_tasks(*, ended_before: bool) -> None:
+    stage, store = TaskStage(), Store()
+    stage.server.engine.task_timings = TaskTimings(retry_delay=0.02)
+    app = stage.server.asgi(state=store)
+    await app.start()
+    id = await TaskClient(HttpWire(app), MODERN).begin("work")
+    await stage.entered.wait()
+    store.break_down()
+    draining: asyncio.Task[None] | None = None
+    for end_begins in (ended_before, not ended_before):
+        if end_begins:
+            stage.go.set()
+            await until(lambda: stage.ended == ["done"])
+        else:
+            draining = asyncio.create_task(app.drain(5))
+        await asyncio.sleep(0.1)
+    assert draining is not None
+    assert not draining.done()
+    store.error = None
+    await draining
+    async with fleet(store=store) as workers:
+        assert await workers.clients[0].text(id) == "done"
 
 
 async def test_a_server_can_be_started_again_and_its_open_tasks_have_ended() -> None:

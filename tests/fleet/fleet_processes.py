@@ -83,12 +83,12 @@ class FleetProcess:
         """Until it listens."""
         assert self._process is not None
         deadline = time.monotonic() + 30
-        while not self._listens():
+        while not self.is_listening():
             is_hopeless = time.monotonic() > deadline or self._process.poll() is not None
             assert not is_hopeless, f"{self.name} does not listen: {self.said[-3000:]}"
             time.sleep(0.02)
 
-    def _listens(self) -> bool:
+    def is_listening(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
@@ -114,8 +114,16 @@ class FleetProcess:
         except subprocess.TimeoutExpired:
             self.kill()
 
+    def ask_to_end(self) -> None:
+        """Without waiting for it; a second time would be by force."""
+        self._send(signal.SIGTERM)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def _send(self, number: int) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self.is_running:
             self._process.send_signal(number)
 
     def _end(self, number: int) -> None:

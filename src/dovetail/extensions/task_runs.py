@@ -112,7 +112,8 @@ class TaskRun:
         if self._request is not None:
             await self._request.emit(message)
         elif self._channel is not None:
-            await self._channel.notify(message)
+            with suppress(StoreUnavailable):  # the task goes on without; its state still shows the progress
+                await self._channel.notify(message)
 
     # ── detaching ──
 

@@ -350,8 +350,13 @@ class Tasks:
                 log.debug("tasks of lost workers can't be looked for: %s", failure)
 
     async def drain(self, timeout: float) -> None:
-        if works := [run.work for run in self.runs.values()]:
-            await asyncio.wait(works, timeout=timeout)
+        """Wait for all tasks, also for a store that has yet to take their ends; then end them."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout
+        if runs := [*self.runs.values()]:
+            await asyncio.wait([run.work for run in runs], timeout=timeout)
+            if ends := [run.store_end() for run in runs if run.is_detached and run.work.done()]:
+                await asyncio.wait(ends, timeout=max(0.0, deadline - clock()))
         await self._end_all()
 
     async def close(self) -> None:
