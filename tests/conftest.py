@@ -20,8 +20,10 @@ import official
 import stores
 from official import Watch
 
-settings.register_profile("dovetail", deadline=None)  # two busy cores make any single example slow
+# Two busy cores make any single example slow, so none has a deadline.
 settings.register_profile("quick", deadline=None, max_examples=10)  # of `make check`
+settings.register_profile("dovetail", deadline=None, max_examples=25)
+settings.register_profile("long", deadline=None, max_examples=500)  # of `make soak`
 settings.load_profile("dovetail")
 
 
