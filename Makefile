@@ -27,6 +27,7 @@ check: $(STAMP) lint types   ## the inner loop: lint, types, the quick tests
 
 soak: $(STAMP) .cache/suites/.fetched node fastmcp servers browser specifications tools   ## the long forms of the slow proofs
 	$(BIN)/pytest -m soak --timeout 3600 -s
+	$(BIN)/pytest -m "hypothesis and not soak" --hypothesis-profile long --timeout 600
 	$(BIN)/pytest benchmarks/tests --timeout 600
 
 bench: $(STAMP) specifications tools   ## how fast it is, beside the peers; about 20 minutes. QUESTIONS="http_call stdio" asks only these

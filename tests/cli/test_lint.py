@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from click.testing import CliRunner
 from command_stage import Run, running, typed
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import BadResponse, Client, Server, SkillFile
@@ -235,7 +235,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=50)
 @given(st.lists(st.dictionaries(st.sampled_from(["name", "inputSchema", "outputSchema", "annotations", "icons",
        "description", "uri", "uriTemplate", "arguments"]), JSON), max_size=3))  # fmt: skip
 def test_definitions_of_any_shape_are_linted(definitions: list[dict[str, Any]]) -> None:

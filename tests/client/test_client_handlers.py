@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 from scripted import EVERY, FORM, MODERN, ROOTS, elicitation, sampling, url_elicitation
@@ -112,7 +112,6 @@ JSON = st.recursive(
 PARTS = ("message", "mode", "requestedSchema", "url", "elicitationId", "messages", "maxTokens", "tools", "properties")
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     method=st.sampled_from(["elicitation/create", "sampling/createMessage", "roots/list"]) | st.text(max_size=10),
     params=JSON | st.dictionaries(st.sampled_from(PARTS), JSON),

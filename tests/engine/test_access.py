@@ -5,7 +5,7 @@ import logging
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from access_stage import ADMIN, ANONYMOUS, ERAS, READER, WRITER, CallerWire, is_admin, new_server
@@ -321,7 +321,6 @@ async def test_a_caller_sees_what_it_may_use(version: str, key: str, principal: 
     granted=st.lists(st.frozensets(st.sampled_from("abcd")), min_size=1, max_size=4),
     size=st.integers(1, 5),
 )
-@settings(max_examples=40)
 async def test_pages_of_any_size_hold_what_is_visible_once(
     rules: list[frozenset[str]], granted: list[frozenset[str]], size: int
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from access_stage import ADMIN, ANONYMOUS, READER, WRITER, CallerWire, is_admin
@@ -197,7 +197,6 @@ PIECES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(PIECES, min_size=2, max_size=4),
     st.lists(st.sampled_from(["/", "s", "x", ".", "?a=s", ";b=x", "%73", ".."]), max_size=5),

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import AuditEvent, Context, ProtocolError, Server, SetupError, ToolError
@@ -261,7 +261,6 @@ VALUES = st.recursive(
 
 
 @pytest.mark.long
-@settings(max_examples=50)
 @given(st.dictionaries(WORDS | st.sampled_from(["password", "a token"]), VALUES, max_size=8), st.integers(0, 100))
 def test_what_is_shown_is_small(given: dict[str, Any], limit: int) -> None:
     raw = msgspec.json.encode(given)

@@ -5,7 +5,7 @@ import logging
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import Client, Context, Server
@@ -77,7 +77,6 @@ STEPS = st.lists(
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-@settings(max_examples=60, deadline=None)
 @given(steps=STEPS, counts=st.tuples(st.integers(1, 4), st.integers(1, 9)))
 async def test_as_many_as_a_model_lets_through(workers: int, steps: list[tuple[float, int, str]], counts: Any) -> None:
     """The model: so many in each window of each caller; a refused call counts for none. 0 workers: none share."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.engine.rate_limits import ANONYMOUS
@@ -260,7 +260,6 @@ OTHERS = st.tuples(st.sampled_from(["use", "initialize", "initialize", "end"]), 
 SLEPT = st.tuples(st.just("sleep"), st.sampled_from([1.0, RECENT_USE - 1, RECENT_USE]))
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.lists(st.one_of(OPENED, OPENED, OTHERS, SLEPT), max_size=40))
 async def test_the_session_that_gives_way_is_the_one_that_the_rule_names(
     most: int, max_per_caller: int, steps: list[tuple[str, Any]]
@@ -447,7 +446,6 @@ STEPS = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(STEPS, max_size=60))
 async def test_in_any_history_the_bound_holds_and_none_in_use_is_ended(steps: list[tuple[str, bool, int]]) -> None:
     pair = Pair(most=2)

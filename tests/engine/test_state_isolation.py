@@ -87,7 +87,7 @@ async def play(history: list[tuple[Any, ...]]) -> None:
             assert shown == expected, (action, caller, values)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(ACTIONS, min_size=5, max_size=40))
 def test_callers_never_see_each_others_state_or_handles(history: list[tuple[Any, ...]]) -> None:
     asyncio.run(play(history))

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.engine.threads import CallEnded, ThreadPool, thread_slot_lent, wait_in_thread
@@ -352,7 +352,6 @@ ACTS: dict[str, Callable[[], object]] = {
 MOVES = [*ACTS, "ask", "answer", "cancel", "turn", "pause", "reopen"]
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 4), st.lists(st.sampled_from(MOVES), max_size=40))
 async def test_every_call_ends_and_no_thread_is_lost_or_made_up(max_threads: int, moves: list[str]) -> None:
     pool = ThreadPool(max_threads, max_stuck=1000)

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import visibility_program
@@ -255,7 +255,6 @@ def fits(selection: dict[str, Any], name: str) -> bool:
 
 
 @given(st.lists(STEPS, max_size=12))
-@settings(max_examples=100, deadline=None)
 def test_any_history_gives_the_list_of_a_simple_model(history: list[tuple[str, Any]]) -> None:
     async def play() -> None:
         server = Server("model")

@@ -152,6 +152,13 @@ def fits(expected: Any, found: Any) -> bool:
     return bool(expected == found)
 
 
+def both_ways(*short: tuple[str, str]) -> pytest.MarkDecorator:
+    """These few in `make test`: each transport and each era once for a client. In `make soak` all others."""
+    cases = [(transport, revision) for transport in ("http", "stdio") for revision in (HANDSHAKE, MODERN)]
+    params = [pytest.param(*case, marks=[] if case in short else pytest.mark.soak) for case in cases]
+    return pytest.mark.parametrize(("transport", "revision"), params)
+
+
 @pytest.fixture(scope="module")
 def backends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
     nodejs.demand()
@@ -174,8 +181,7 @@ def backends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
     assert not [*gateway.complaints, *started["own"].complaints], (folder / "gateway.log").read_text()
 
 
-@pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
-@pytest.mark.parametrize("transport", ["http", "stdio"])
+@both_ways(("http", HANDSHAKE), ("stdio", MODERN))
 def test_the_typescript_client(backends: Backends, transport: str, revision: str) -> None:
     where = backends.url if transport == "http" else json.dumps([sys.executable, *backends.command])
     said = nodejs.run("gateway.mjs", where, revision, json.dumps(backends.plan(f"ts-{transport}-{revision}")))
@@ -184,8 +190,7 @@ def test_the_typescript_client(backends: Backends, transport: str, revision: str
     backends.check(said["outcomes"])
 
 
-@pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
-@pytest.mark.parametrize("transport", ["http", "stdio"])
+@both_ways(("http", MODERN), ("stdio", HANDSHAKE))
 async def test_the_python_client(backends: Backends, tmp_path: Path, transport: str, revision: str) -> None:
     user = User(revision)
     options = {"mode": "legacy" if revision == HANDSHAKE else revision, "cache": None, **user.callbacks}

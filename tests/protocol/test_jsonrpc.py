@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
@@ -288,7 +288,6 @@ def test_a_broken_message_decodes_or_is_refused(data: st.DataObject) -> None:
     survives(whole[:start] + data.draw(st.binary(max_size=8)) + whole[end:])
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 2_000), st.sampled_from([b'{"jsonrpc":"2.0","id":1,"method":"x","params":%b}', b"%b", b"[%b]"]))
 def test_any_depth_decodes_or_is_refused(depth: int, around: bytes) -> None:
     survives(around % (b"[" * depth + b"]" * depth))

@@ -225,7 +225,6 @@ def test_whether_a_uri_can_fit_two_templates(one: str, other: str, expected: boo
     assert UriTemplate(other).overlaps(UriTemplate(one)) is expected
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(MATCHABLE), st.sampled_from([(template, uri) for template, uri, _ in FOUND]))
 def test_two_templates_that_fit_a_uri_overlap(template: str, pair: tuple[str, str]):
     if match(template, pair[1]) is not None:
@@ -371,7 +370,6 @@ def values_for(pieces: Sequence[Piece], draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.rule("RES-15")
-@settings(max_examples=60, deadline=None)
 @given(templates(), st.data())
 def test_what_is_expanded_is_matched(pieces: list[Piece], data: st.DataObject):
     """Another implementation expands it."""

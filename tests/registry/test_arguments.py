@@ -393,7 +393,7 @@ COMPILED = {annotation: compiled(annotation) for annotation in STRATEGIES}
 
 
 @pytest.mark.parametrize("annotation", STRATEGIES, ids=stable)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 5)  # of each case
 @given(data=st.data())
 def test_round_trips(annotation: Any, data: st.DataObject) -> None:
     value = data.draw(STRATEGIES[annotation])
@@ -401,7 +401,7 @@ def test_round_trips(annotation: Any, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("annotation", STRATEGIES, ids=stable)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 5)  # of each case
 @given(value=JSON_VALUES)
 def test_any_json_is_read_or_explained(annotation: Any, value: Any) -> None:
     try:

@@ -134,7 +134,7 @@ class WalkWhileItChanges(RuleBasedStateMachine):
             assert self.catalog.all() == list(self.model.values())
 
 
-WalkWhileItChanges.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+WalkWhileItChanges.TestCase.settings = settings(stateful_step_count=40, deadline=None)
 TestWalkWhileItChanges = pytest.mark.rule("PAGE-2", "PAGE-8")(WalkWhileItChanges.TestCase)
 
 

@@ -292,7 +292,7 @@ TYPES = [row[0] for row in TABLE]
 
 
 @pytest.mark.parametrize("annotation", TYPES, ids=TABLE_IDS)
-@settings(max_examples=15)
+@settings(max_examples=settings.default.max_examples // 5)  # of each case
 @given(data=st.data())
 def test_what_fits_the_portable_schema_fits_the_full_one_but_for_words(annotation: Any, data: st.DataObject) -> None:
     full = compiled(annotation).schema
@@ -323,7 +323,7 @@ PLAIN = [annotation for annotation in TYPES if is_sound(annotation)]
 
 
 @pytest.mark.parametrize("annotation", PLAIN, ids=str)
-@settings(max_examples=15)
+@settings(max_examples=settings.default.max_examples // 5)  # of each case
 @given(data=st.data())
 def test_every_portable_call_is_read_where_nothing_is_in_words(annotation: Any, data: st.DataObject) -> None:
     arguments = compiled(annotation)

@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from argument_types import nested
@@ -357,7 +357,6 @@ schemas = st.recursive(simple, wrapped, max_leaves=12)
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
 @given(schemas, st.lists(values, min_size=1, max_size=4))
 def test_problems_agree_with_the_engine(schema: Any, instances: list[Any]) -> None:
     whole = {"allOf": [schema], "$defs": {"a": schema, "b": {"type": "object", "items": {"$ref": "#"}}}}
@@ -374,7 +373,6 @@ def test_problems_agree_with_the_engine(schema: Any, instances: list[Any]) -> No
         assert len(found) <= 21
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_any_text_may_be_a_pattern(pattern: str, text: str) -> None:
     try:
@@ -392,7 +390,6 @@ anything = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
 @given(st.dictionaries(KEYWORDS, anything))
 def test_any_json_is_a_schema_or_refused(schema: Any) -> None:
     try:

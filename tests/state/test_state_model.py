@@ -253,7 +253,7 @@ class SqliteAgainstModel(AgainstModel):
         self.folder.cleanup()
 
 
-MemoryAgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+MemoryAgainstModel.TestCase.settings = settings(stateful_step_count=40)
 TestMemoryAgainstModel = pytest.mark.slow(MemoryAgainstModel.TestCase)
 SqliteAgainstModel.TestCase.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)
 TestSqliteAgainstModel = pytest.mark.slow(SqliteAgainstModel.TestCase)

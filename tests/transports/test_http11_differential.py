@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from http11_connection import Line, Reply, cut, replies, uvicorn_to, wire_to
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 BODILESS = {"/empty": 204, "/unchanged": 304}
@@ -108,7 +108,6 @@ def comparable(reply: Reply) -> list[tuple[bytes, bytes]]:
     return sorted(each for each in reply.headers if each[0] not in OWN | framing)
 
 
-@settings(max_examples=40)
 @given(st.lists(requests(), min_size=1, max_size=6), st.lists(st.integers(0, 10**6), max_size=8), st.booleans())
 async def test_conversations(conversation: list[tuple[str, bytes]], places: list[int], pause: bool) -> None:
     methods = [method for method, _ in conversation]

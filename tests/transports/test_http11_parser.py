@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from http11_connection import Line, cut, line_to, replies, wire_to
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import official
@@ -291,7 +291,6 @@ async def deaf(scope: Any, receive: Any, send: Any) -> None:
 APPS = st.sampled_from([Listener(), unreading, deaf])
 
 
-@settings(max_examples=60)
 @given(APPS, ATTEMPTS, st.lists(st.integers(0, 10**4), max_size=5), st.booleans())
 async def test_nothing_is_raised_and_all_is_http(app: Any, words: list[bytes], places: list[int], pause: bool) -> None:
     line = wire_to(app, max_header_bytes=4096)
