@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dovetail.engine import handles as handles
     from dovetail.engine import idempotency as idempotency
     from dovetail.engine import input_required as input_required
+    from dovetail.engine import metrics as metrics
     from dovetail.engine import mounts as mounts
     from dovetail.engine import open_calls as open_calls
     from dovetail.engine import progress as progress
@@ -24,6 +25,6 @@ if TYPE_CHECKING:
 
 __getattr__ = lazy_modules(
     __name__, "access", "audit", "caller_state", "dependencies", "file_watcher", "handles", "idempotency",
-    "input_required", "mounts", "open_calls", "progress", "rate_limits", "request_state", "result_cache",
-    "server_requests", "tool_search",
+    "input_required", "metrics", "mounts", "open_calls", "progress", "rate_limits", "request_state",
+    "result_cache", "server_requests", "tool_search",
 )  # fmt: skip

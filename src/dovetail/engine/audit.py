@@ -88,26 +88,30 @@ SUBJECTS: dict[str, Callable[[Any], Subject]] = {
 }
 
 
-def _result_outcome(result: Result) -> EventFields:
+def result_outcome(result: Result) -> Outcome:
     if isinstance(result, ToolResult) and result.is_error:
-        return {"outcome": "tool_error"}
-    return {"outcome": "input_required" if isinstance(result, InputRequiredResult) else "ok"}
+        return "tool_error"
+    return "input_required" if isinstance(result, InputRequiredResult) else "ok"
 
 
-def _failure_outcome(failure: BaseException, request: Request) -> EventFields:
+def failure_outcome(failure: BaseException, request: Request) -> tuple[Outcome, int | None]:
     """The outcome of a failure, with the code that the client gets: `dispatch` makes errors of the same failures."""
     if isinstance(failure, errors.ToolError) and request.method == "tools/call":
-        return {"outcome": "tool_error"}
+        return "tool_error", None
     if isinstance(failure, (errors.Unauthorized, errors.RateLimited, errors.Busy)):
-        return {"outcome": "refused", "code": failure.code, "reason": getattr(failure, "error", None)}
+        return "refused", failure.code
     if isinstance(failure, GeneratorExit) or (isinstance(failure, asyncio.CancelledError) and is_cancelled()):
-        return {"outcome": "cancelled"}
+        return "cancelled", None
     code = failure.code if isinstance(failure, errors.ProtocolError) else errors.INTERNAL_ERROR
     if isinstance(failure, errors.NotFound):
         code = request.revision.missing_resource_code
     elif isinstance(failure, errors.MissingCapability) and request.revision.handshake:
         code = errors.INVALID_REQUEST
-    return {"outcome": "error", "code": code}
+    return "error", code
+
+
+def _reason(failure: BaseException) -> str | None:
+    return failure.error if isinstance(failure, errors.Unauthorized) else None
 
 
 def audited(trail: "AuditTrail", inner: "Layer") -> "Layer":
@@ -119,16 +123,17 @@ def audited(trail: "AuditTrail", inner: "Layer") -> "Layer":
             return await inner(context)
         at, began, method, params = time.time(), time.perf_counter(), request.method, request.params
 
-        def record(outcome: EventFields) -> None:
+        def record(outcome: Outcome, code: int | None = None, reason: str | None = None) -> None:
             duration = round((time.perf_counter() - began) * 1000, 3)
-            trail.record(context, method, params, time=_timestamp(at), duration_ms=duration, **outcome)
+            told = {"outcome": outcome, "code": code, "reason": reason}
+            trail.record(context, method, params, time=_timestamp(at), duration_ms=duration, **told)
 
         try:
             result = await inner(context)
         except BaseException as failure:
-            record(_failure_outcome(failure, request))
+            record(*failure_outcome(failure, request), _reason(failure))
             raise
-        record(_result_outcome(result))
+        record(result_outcome(result))
         return result
 
     return layer
@@ -169,8 +174,8 @@ class AuditTrail:
         principal: "Principal | None" = None, address: str | None = None,
     ) -> None:  # fmt: skip
         """Record a request that a transport refused before it read the body: `method` and `name` are those of HTTP."""
-        reason = failure.error if isinstance(failure, errors.Unauthorized) else None
-        outcome = {"time": _timestamp(time.time()), "outcome": "refused", "code": failure.code, "reason": reason}
+        outcome = {"time": _timestamp(time.time()), "outcome": "refused", "code": failure.code}
+        outcome["reason"] = _reason(failure)
         self._record(method, lambda: {"name": name}, principal, address, **outcome)
 
     def _record(

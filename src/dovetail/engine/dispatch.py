@@ -21,6 +21,7 @@ Layer = Callable[[RequestContext], Awaitable[Result]]
 CallNext = Callable[[Request], Awaitable[Result]]
 Middleware = Callable[[Request, CallNext], Awaitable[Result]]
 
+OBSERVERS = ("metrics", "log", "trace")  # from the inside out
 log = logging.getLogger("dovetail")
 
 
@@ -86,7 +87,7 @@ def _as_protocol_error(engine: "Engine", context: RequestContext, failure: BaseE
 def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Layer:
     """One closure for each middleware around the handlers, the first one outermost; around them rates and audit.
 
-    Outside of these are the layers of extensions, and the tool search.
+    Outside of these are the layers of extensions, what observes (metrics, log, traces), and the tool search.
     """
 
     def innermost(context: RequestContext) -> Awaitable[Result]:
@@ -104,6 +105,9 @@ def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Layer:
         chain = lazy.audit.audited(engine.audit, chain)
     for layer in engine.layers:
         chain = layer(engine, chain)
+    for kind in OBSERVERS:
+        if kind in engine.observers:
+            chain = engine.observers[kind](engine, chain)
     return chain if engine.search is None else lazy.tool_search.unwrap_calls(engine, chain)
 
 

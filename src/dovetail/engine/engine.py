@@ -39,6 +39,7 @@ from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
     from dovetail.engine.audit import AuditTrail
+    from dovetail.engine.metrics import Metrics
     from dovetail.engine.mounts import BackendStatus, Mount, Mounts
     from dovetail.engine.open_calls import OpenCalls
     from dovetail.engine.request_state import Sealer
@@ -107,6 +108,8 @@ class Engine:
         self._middleware: list[Middleware] = []
         has_own_middleware = options.rate_limit or self.audit is not None or self.search is not None
         self.layers: list[Callable[[Engine, Layer], Layer]] = []  # of extensions, around all middleware
+        self.observers: dict[str, Callable[[Engine, Layer], Layer]] = {}  # by kind: layers around those of extensions
+        self.metrics: Metrics | None = None  # of the root
         self.chain: Layer | None = compile_chain(self, ()) if has_own_middleware else None
         self.unconditional_methods: frozenset[str] = frozenset()  # need no check of capabilities; none until known
         self.methods: Mapping[str, Method] = REQUEST_ROWS  # with those of extensions
@@ -183,6 +186,11 @@ class Engine:
 
     def use(self, middleware: Middleware) -> None:
         self._middleware.append(middleware)
+        self.chain = compile_chain(self, self._middleware)
+
+    def observe(self, kind: str, layer: "Callable[[Engine, Layer], Layer]") -> None:
+        """Put a layer of metrics, logs or traces around all calls, one of each kind."""
+        self.observers[kind] = layer
         self.chain = compile_chain(self, self._middleware)
 
     def add_extension(
