@@ -79,7 +79,7 @@ def add_extension(engine: "Engine", extension: Extension) -> None:
             if not _is_name(name, kind):
                 fix = f'use a name of your own in printable ASCII without spaces, such as "{EXAMPLES[kind]}"'
                 raise SetupError(f"{where}: {kind}= has {name!r:.100}; {fix}")
-            rows[name] = Method(name, EVERY), _compile(extension, name, function)
+            rows[name] = Method(name, EVERY, is_authors=True), _compile(extension, name, function)
     if doubled := sorted(engine.notifications.keys() & rows.keys()):
         raise SetupError(f"{where}: another extension has the method {doubled[0]} already")
     receivers = {name: partial(_receive, engine, *rows.pop(name)) for name in extension.notifications}
