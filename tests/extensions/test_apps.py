@@ -333,6 +333,14 @@ async def test_a_tool_that_was_removed_needs_no_view() -> None:
         assert [tool.name for tool in await client.list_tools()] == ["lambda_forecast"]
 
 
+async def test_a_view_that_is_disabled_is_there() -> None:
+    server = weather()
+    server.disable(names=[CHART, "forecast"])
+    async with Client(server) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["refresh"]
+        assert await client.list_resources() == []
+
+
 def nothing() -> None: ...
 
 

@@ -17,6 +17,7 @@ from dovetail import registry
 from dovetail.engine.context import Context
 from dovetail.errors import SetupError
 from dovetail.protocol.extensions import UI_LINK_KEY, UI_MIME_TYPE
+from dovetail.protocol.session import EVERYTHING
 from dovetail.protocol.types import Audio, CacheScope, Image, ResourceContents
 from dovetail.registry import registration
 from dovetail.registry.functions import inspect_function
@@ -166,7 +167,7 @@ def _check_views(engine: "Engine") -> None:
 
 
 def _check_view(engine: "Engine", uri: str, where: str) -> None:
-    source = engine.resources.get(uri)
+    source = engine.resources.get(uri, EVERYTHING)  # a disabled one too
     if engine.awaits_lists or (source is not None and source.definition.mime_type == UI_MIME_TYPE):
         return
     views = [each.uri for each in engine.resources.direct.registered.items if each.mime_type == UI_MIME_TYPE]
