@@ -23,8 +23,10 @@ _LINK = re.compile(r"\]\(<?(?![A-Za-z][A-Za-z0-9+.-]*:|[/#])([^)\s>#?]+)")
 
 async def check_skills(client: "Client") -> list[Finding]:
     """The findings in all skills of a server, whose files are read for it; none if it does not declare any."""
-    is_declared = ID in declared_extensions(client.capabilities)
-    skills = await client.list_skills() if is_declared else []
+    try:
+        skills = await client.list_skills() if ID in declared_extensions(client.capabilities) else []
+    except (BadResponse, ServerError) as problem:
+        return [Finding("list-malformed", "all skills", str(problem))]
     return [finding for skill in skills async for finding in check_skill(skill)]
 
 
