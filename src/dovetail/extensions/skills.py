@@ -11,7 +11,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -46,7 +45,6 @@ SKILL_FILE = "SKILL.md"
 MAX_FILES = 512  # of a skill
 MAX_BYTES = 16 * 2**20  # of all files of a skill
 MAX_DESCRIPTION = 1_024  # characters
-MAX_NOTES = 20  # warnings for one front matter
 MAX_ENTRIES = 100_000  # files and folders below a folder that is added
 NAME = re.compile(r"(?=.{1,64}\Z)[a-z0-9]+(?:-[a-z0-9]+)*\Z")
 RESERVED = "io.modelcontextprotocol/"  # keys of `metadata`
@@ -278,11 +276,11 @@ class Skills:
         for uri in [each for each in old.listed if old.listed[each] != listed.get(each)]:
             self.engine.publish(Change("updated", uri))
         for uri, found in new.frontmatter.items():
-            for note in islice(warnings_of(found), MAX_NOTES):
+            for note in warnings_of(found) if found != old.frontmatter.get(uri) else ():
                 log.warning("%s: %s: %s", folder.where, uri, note)
         names = Counter(found.fields["name"] for each in self.folders for found in each.snapshot.frontmatter.values())
         if doubled := sorted(name for name, count in names.items() if count > 1):
-            log.warning("%s: hosts may mix up the skills of one name: %s", folder.where, ", ".join(doubled[:MAX_NOTES]))
+            log.warning("%s: hosts may mix up the skills of one name: %s", folder.where, ", ".join(doubled))
 
     async def reload(self, folder: SkillFolder) -> None:
         """Read a folder again; if that fails, its skills stay as they were."""
