@@ -120,9 +120,11 @@ async def test_a_tool_sees_whether_its_client_shows_views(revision: str) -> None
             assert (await client.call_tool("shows")).text == "false"
 
 
-async def test_a_tool_with_a_view_is_listed_also_where_others_are_searched_for() -> None:
-    async with Client(weather(tool_search=True)) as client:
-        assert "forecast" in {tool.name for tool in await client.list_tools()}
+async def test_tools_of_apps_are_listed_also_where_others_are_searched_for() -> None:
+    server = weather(tool_search=True)
+    server.tool(visibility=["model"])(lambda_forecast)
+    async with Client(server) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["forecast", "refresh", "search_tools", "call_tool"]
 
 
 # ── files ──

@@ -145,10 +145,11 @@ def tool_options(engine: "Engine", function: Callable[..., Any], options: ToolOp
             raise SetupError(f"{info.where}: a tool with ui= that returns no text says nothing; {fix}")
         ui["resourceUri"] = meta[UI_LINK_KEY] = uri
         given["output"] = "both"
-        given.setdefault("always_visible", True)  # hosts look for the view in the list
         if engine.is_serving:
             _check_view(engine, uri, info.where)
         engine.start_checks[UI_LINK_KEY] = partial(_check_views, engine)
+    if uri is not None or "app" in (visibility or ()):
+        given.setdefault("always_visible", True)  # hosts look in the list for views, and for what views may call
     given["meta"] = {**meta, "ui": ui}
     checked: ToolOptions = given
     return checked
