@@ -202,7 +202,7 @@ def test_what_is_fine_is_not_found(name: str) -> None:
     "text",
     [
         "[a](docs/a%20b.md) [b](./docs/) [c](https://x.org/y) [d](#top) [e](/abs) [f](mailto:a@b.c) ![g](<logo.png>)",
-        "```\n[a](nowhere.md)\n```\n",
+        "```\n[a](nowhere.md)\n```\nWrite links as `[text](url)`, [e](<docs/a b.md>).",
         "The API key is in the variable `API_KEY`. [redacted]",
     ],
 )

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from dovetail.client import Client, Skill
 
 MAX_LINE = 20_000  # characters that are searched for secrets
-_FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\]\(<?(?![A-Za-z][A-Za-z0-9+.-]*:|[/#])([^)\s>#?]+)")
+_CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?!<?(?:[A-Za-z][A-Za-z0-9+.-]*:|[/#]))(<[^>#?\n]+|[^)\s>#?]+)")
 
 
 async def check_skills(client: "Client") -> list[Finding]:
@@ -56,7 +56,7 @@ async def check_skill(skill: "Skill") -> AsyncIterator[Finding]:
 
 def _broken_links(text: str, paths: Iterable[str]) -> list[str]:
     """Links of a SKILL.md to what is none of its files or folders."""
-    links = dict.fromkeys(_LINK.findall(_FENCED.sub("", text)))
+    links = dict.fromkeys(link.lstrip("<") for link in _LINK.findall(_CODE.sub("", text)))
     known = {*paths, *(path[:at] for path in paths for at in range(len(path)) if path[at] == "/"), "."}
     return [link for link in links if posixpath.normpath(unquote(link)) not in known]
 
