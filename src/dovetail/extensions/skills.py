@@ -24,11 +24,12 @@ from dovetail.engine.handlers import Handler
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import INVALID_PARAMS, NotFound, ProtocolError, SetupError
+from dovetail.extensions.extension import ExtensionResult
 from dovetail.extensions.frontmatter import FrontMatter, FrontMatterError, read_front_matter
 from dovetail.protocol.extensions import DeclaredExtension
 from dovetail.protocol.methods import EVERY, ListParams, Method, UriParams
 from dovetail.protocol.pagination import decode_cursor, encode_cursor
-from dovetail.protocol.results import CacheHint, Result, Shaper
+from dovetail.protocol.results import CacheHint, Result
 from dovetail.protocol.session import Rules
 from dovetail.protocol.types import MAX_URI_LENGTH, ResourceContents, ResourceDefinition
 from dovetail.protocol.uri_template import normalize_uri
@@ -65,16 +66,6 @@ class Snapshot(msgspec.Struct):
     frontmatter: dict[str, FrontMatter] = {}
     skills: dict[str, dict[str, Any]] = {}  # as clients see them
     directories: dict[str, list[ResourceDefinition]] = {}  # their files and folders
-
-
-class SkillResult(msgspec.Struct, frozen=True):
-    """A result; that of reading a directory has no cache hint."""
-
-    fields: dict[str, Any]
-    hint: CacheHint | None = None
-
-    def encode(self, shaper: Shaper) -> bytes:
-        return shaper.body(self.fields) if self.hint is None else shaper.cacheable(self.fields.copy(), self.hint)
 
 
 class ReadDirectoryParams(UriParams, frozen=True):
@@ -305,7 +296,7 @@ class Skills:
 
     async def get(self, engine: "Engine", context: RequestContext) -> Result:
         skill, folder = await self._find(context, "skills", "Unknown skill:")
-        return SkillResult({"skill": skill}, _hint(engine, folder.access is not None))
+        return ExtensionResult({"skill": skill}, _hint(engine, folder.access is not None))
 
     async def read_directory(self, engine: "Engine", context: RequestContext) -> Result:
         definitions, _ = await self._find(context, "directories", "There is no directory")
@@ -337,11 +328,11 @@ def _hint(engine: "Engine", is_private: bool) -> CacheHint:
 
 def _page(
     engine: "Engine", context: RequestContext, key: str, items: Sequence[Any], hint: CacheHint | None = None
-) -> SkillResult:
+) -> ExtensionResult:
     params, size, now = context.request.params, engine.options.page_size, time.time()
     scope = f"{context.request.method} {getattr(params, 'uri', '')}"
     begin = decode_cursor(params.cursor, scope=scope, keys=engine.secrets, now=now)
     fields: dict[str, Any] = {key: items[begin : begin + size]}
     if begin + size < len(items):
         fields["nextCursor"] = encode_cursor(begin + size, scope=scope, key=engine.secrets[0], now=now)
-    return SkillResult(fields, hint)
+    return ExtensionResult(fields, hint)
