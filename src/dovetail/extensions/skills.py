@@ -46,7 +46,7 @@ SKILL_FILE = "SKILL.md"
 MAX_FILES = 512  # of a skill
 MAX_BYTES = 16 * 2**20  # of all files of a skill
 MAX_DESCRIPTION = 1_024  # characters
-MAX_ENTRIES = 100_000  # files and folders below a folder that is added
+MAX_ENTRIES = 100_000  # of one folder; what comes after them is not seen
 NAME = re.compile(r"(?=.{1,64}\Z)[a-z0-9]+(?:-[a-z0-9]+)*\Z")
 RESERVED = "io.modelcontextprotocol/"  # keys of `metadata`
 BOM = "\ufeff"
@@ -117,11 +117,9 @@ class SkillFolder:
         names: list[Parts] = []
         folders: list[Parts] = [()]
         for here in folders:  # which grow
-            for item, is_folder in self.files.scan(here, MAX_ENTRIES + 1):
+            for item, is_folder in self.files.scan(here, MAX_ENTRIES):
                 if self.files.admits(parts := (*here, item.name)):
                     (folders if is_folder else names).append(parts)
-            if len(names) + len(folders) > MAX_ENTRIES:
-                raise self.fail((), f"it has more than {MAX_ENTRIES:,} files; name a folder with nothing but skills")
         return names, set(folders)
 
     def _read_skill(self, root: Parts, members: list[Parts], uri_of: UriOf, found: Snapshot) -> None:
@@ -144,8 +142,6 @@ class SkillFolder:
         except ProtocolError as problem:
             words = "it is no regular file, or leads out of the folder" if isinstance(problem, NotFound) else problem
             raise self.fail(parts, f"{words}; put a copy there, or leave it out with exclude=") from None
-        if len(uri) > MAX_URI_LENGTH:
-            raise self.fail(parts, "its path is too long; shorten it")
         raw = data.encode() if isinstance(data, str) else data
         text = data if isinstance(data, str) and not data.startswith(BOM) else None  # clients may drop the BOM
         contents = ResourceContents(uri, guess_mime_type(name), text, raw if text is None else None)
