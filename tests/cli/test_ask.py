@@ -16,6 +16,7 @@ from command_stage import BIN, environment
 from dovetail.cli import output
 from dovetail.cli.ask import ask
 from dovetail.cli.output import DECLINED, INTERRUPTED, align, bar, one_line, truncate
+from processes import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -245,3 +246,44 @@ def test_ctrl_c_cancels_the_call(terminal: Type, folder: Path, revision: str) ->
     code, rest = ended(child)
     assert (code, "Traceback" in rest) == (INTERRUPTED, False)
     assert (folder / "cancelled.txt").read_text() == "the oven is off"
+
+
+FILMS = """
+import asyncio
+
+from dovetail import Context, Server, TaskConfig
+
+server = Server("films")
+
+
+@server.tool(task=TaskConfig(poll_interval=0.05))
+async def render(ctx: Context) -> None:
+    await ctx.report_progress(1, 2, "Drawing")
+    try:
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        open("cancelled.txt", "w").close()
+        raise
+"""
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+def test_ctrl_c_cancels_the_task_of_a_call_but_not_one_that_is_waited_for(
+    terminal: Type, folder: Path, revision: str
+) -> None:
+    (folder / "films.py").write_text(FILMS)
+    server = terminal("run", "films.py", "--transport", "http", "--port", "0")
+    server.expect(r"serves MCP at (\S+)")
+    url, pinned = server.match[1], ("--revision", revision)
+    started = terminal("call", url, "render", "--background", *pinned)
+    started.expect(r"([0-9a-f]{32})\r\n")
+    id = started.match[1]
+    for words in (("task", url, id, "--wait"), ("call", url, "render")):
+        assert not (folder / "cancelled.txt").exists()
+        child = terminal(*words, *pinned)
+        child.expect_exact("Drawing (1/2)")
+        child.sendintr()
+        code, rest = ended(child)
+        assert (code, "Traceback" in rest) == (INTERRUPTED, False)
+    wait_until((folder / "cancelled.txt").exists)
+    assert ended(terminal("task", url, id, *pinned))[1] == "working Drawing (1/2)\r\n"

@@ -202,7 +202,7 @@ def test_what_is_fine_is_not_found(name: str) -> None:
     "text",
     [
         "[a](docs/a%20b.md) [b](./docs/) [c](https://x.org/y) [d](#top) [e](/abs) [f](mailto:a@b.c) ![g](<logo.png>)",
-        "```\n[a](nowhere.md)\n```\n",
+        "```\n[a](nowhere.md)\n```\nWrite links as `[text](url)`, [e](<docs/a b.md>).",
         "The API key is in the variable `API_KEY`. [redacted]",
     ],
 )
@@ -220,8 +220,27 @@ def test_a_folder_of_skills_is_linted(tmp_path: Path) -> None:
     place = "skill skill://pdf/SKILL.md"
     detail = "line 4: no: YAML 1.1 reads another value; put it in quotes"
     assert found == [("skill-doubtful", place, detail), ("skill-link", place, "b.md")]
+    assert json.loads(typed(tmp_path, "inspect", "skills", "--json").stdout)["lint"]["counts"]["warnings"] == 2
     path.write_text("---\nname: pdf\n---\n")
     assert typed(tmp_path, "lint", "skills").returncode == 3
+
+
+MALFORMED = """
+from dovetail import Extension, Server
+
+server = Server("strange")
+listed = {"skills/list": lambda: {"skills": [{"uri": "skill://a/SKILL.md"}]}}
+server.add_extension(Extension("io.modelcontextprotocol/skills", methods=listed))
+server.tool(lambda date: date, name="a", description="")
+"""
+
+
+def test_malformed_skills_are_a_finding_beside_others(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(MALFORMED)
+    done = typed(tmp_path, "lint", "server.py", "--json")
+    found = {(each["rule"], each["place"]): each["detail"] for each in json.loads(done.stdout)["findings"]}
+    assert "frontmatter" in found["list-malformed", "all skills"]
+    assert ("tool-description", "tool a") in found
 
 
 SOME_KEYS = [

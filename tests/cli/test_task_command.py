@@ -46,6 +46,8 @@ def test_in_the_background(run: Run, revision: str) -> None:
     done = run(TaskServer(revision, WORKING), "call", URL, "render", "--background")
     assert (done.exit_code, done.stdout) == (0, "t1\n")
     assert f"dovetail task {URL} t1 --wait" in done.stderr
+    done = run(TaskServer(revision, WORKING), "call", URL, "render", "--background", "--revision", revision)
+    assert f"dovetail task {URL} t1 --wait --revision {revision} waits" in done.stderr
     done = run(TaskServer(revision, WORKING), "call", URL, "render", "--background", "--json")
     assert json.loads(done.stdout) == {"taskId": "t1", "status": "working"}
 

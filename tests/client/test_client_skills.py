@@ -138,6 +138,8 @@ async def test_an_entry_that_differs_from_the_front_matter_is_refused(change: An
         for skill in (*await client.list_skills(), await client.get_skill(PDF)):
             with pytest.raises(BadResponse, match=f"its front matter has another {names};"):
                 await skill.read()
+            with pytest.raises(BadResponse, match=f"its front matter has another {names};"):
+                await skill.read("./references/../SKILL.md")
             assert await skill.read("references/FORMS.md") == "Fill in."
 
 

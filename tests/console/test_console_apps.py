@@ -51,7 +51,7 @@ def test_a_view_gets_the_input_and_the_result_of_its_tool(tab: ConsolePage, revi
     assert host["hostContext"]["theme"] == "light"
     frame = tab.region("View").locator("iframe:visible")
     assert frame.get_attribute("sandbox") == "allow-scripts"
-    tab.page.locator("iframe[style*='height: 333px']").wait_for()
+    tab.page.wait_for_function("document.querySelector('.frames').clientHeight === 333")
     tab.switch("Resources")
     tab.switch("Tools")
     tab.tool("table")
@@ -65,6 +65,7 @@ def test_a_view_calls_a_tool_after_a_yes_and_not_after_a_no(tab: ConsolePage, vi
     tab.sees(tab.dialog, "The view wants to call more_points")
     tab.dialog.get_by_role("button", name="Let it call").click()
     assert view.evaluate("answer")["structuredContent"] == {"of": "snow", "points": [0, 1]}
+    tab.region("Messages").get_by_text("tools/call").nth(1).wait_for()
     view.evaluate(call, "more_points")  # is not asked again
     assert view.evaluate("answer")["structuredContent"]["points"] == [0, 1]
     view.evaluate(call, "redraw")
@@ -110,6 +111,19 @@ def test_a_view_gets_no_keys_that_are_meant_for_a_dialog(tab: ConsolePage, view:
     assert view.evaluate(take_focus) == ""
     assert field.input_value().endswith("secret")
     tab.dialog.get_by_role("button", name="Cancel").click()
+
+
+def test_a_question_moves_nothing_below_the_view(tab: ConsolePage, view: Any) -> None:
+    place = tab.result.bounding_box()
+    tab.button("Settings").click()
+    assert tab.result.bounding_box() == place
+    tab.dialog.get_by_role("button", name="Cancel").click()
+
+
+def test_a_view_is_told_of_another_theme(tab: ConsolePage, view: Any) -> None:
+    for theme in ("Dark", "Light"):
+        tab.button(theme).click()
+        view.wait_for_function("theme => host.hostContext.theme === theme", arg=theme.lower())
 
 
 def test_the_chart_of_the_documentation_is_drawn_and_grows(tab: ConsolePage) -> None:

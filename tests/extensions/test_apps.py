@@ -120,9 +120,11 @@ async def test_a_tool_sees_whether_its_client_shows_views(revision: str) -> None
             assert (await client.call_tool("shows")).text == "false"
 
 
-async def test_a_tool_with_a_view_is_listed_also_where_others_are_searched_for() -> None:
-    async with Client(weather(tool_search=True)) as client:
-        assert "forecast" in {tool.name for tool in await client.list_tools()}
+async def test_tools_of_apps_are_listed_also_where_others_are_searched_for() -> None:
+    server = weather(tool_search=True)
+    server.tool(visibility=["model"])(lambda_forecast)
+    async with Client(server) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["forecast", "refresh", "search_tools", "call_tool"]
 
 
 # ── files ──
@@ -331,6 +333,14 @@ async def test_a_tool_that_was_removed_needs_no_view() -> None:
         server.tool(ui="ui://weather/gone")(lambda_forecast)
     async with Client(server) as client:
         assert [tool.name for tool in await client.list_tools()] == ["lambda_forecast"]
+
+
+async def test_a_view_that_is_disabled_is_there() -> None:
+    server = weather()
+    server.disable(names=[CHART, "forecast"])
+    async with Client(server) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["refresh"]
+        assert await client.list_resources() == []
 
 
 def nothing() -> None: ...

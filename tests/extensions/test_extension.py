@@ -220,3 +220,18 @@ async def test_methods_and_notifications_count_towards_the_limit_of_the_server(r
             await client.request(FIND, {"word": "tea"})
         await client.notify(SEEN)
     assert seen == []
+
+
+@EVERYWHERE
+async def test_audit_has_an_event_of_each_request_of_a_method(revision: str) -> None:
+    events: list[Any] = []
+    server = Server("notes", audit=events.append)
+    server.add_extension(Extension(ID, methods={FIND: find}))
+    async with Client(server, protocol_version=revision) as client:
+        await client.request(FIND, {"word": "tea", "password": "secret"})
+        with pytest.raises(ServerError):
+            await client.request(FIND)
+    assert [(event.method, event.outcome, event.code) for event in events] == [
+        (FIND, "ok", None), (FIND, "error", INVALID_PARAMS),
+    ]  # fmt: skip
+    assert [event.arguments for event in events] == [{"word": "tea", "password": "[redacted]"}, {}]

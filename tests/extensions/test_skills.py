@@ -463,6 +463,18 @@ async def test_broken_files_leave_the_old_snapshot_and_a_log(folder: Path, caplo
         assert await (await client.get_skill(PDF)).read("references/FORMS.md") == "Never seen."
 
 
+async def test_a_skill_that_stays_as_it_was_is_not_warned_of_again(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(folder, {"pdf/SKILL.md": skill("pdf", "a: yes\n")})
+    server = serve(folder, watch=False)
+    caplog.clear()
+    write(folder, {"acme/notes/SKILL.md": skill("notes", "b: no\n")})
+    await server.refresh()
+    (warning,) = caplog.messages
+    assert "line 4: no" in warning
+
+
 async def test_refresh_reads_the_files_again_where_they_are_not_watched(folder: Path) -> None:
     server = serve(folder, watch=False)
     async with Wire(server, MODERN) as wire:

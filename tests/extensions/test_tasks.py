@@ -511,6 +511,25 @@ async def test_middleware_sees_the_result_and_audit_its_event_at_the_end(revisio
 
 
 @BOTH
+@pytest.mark.rule("TASK-62")
+async def test_audit_has_an_event_of_each_change_by_a_client_without_the_id(revision: str) -> None:
+    events: list[Any] = []
+    stage = TaskStage(audit=events.append)
+    async with connected(stage, "pipe", revision) as client:
+        id = await client.begin("work")
+        await stage.entered.wait()
+        await client.get(id)
+        if revision == MODERN:
+            await client.ask("tasks/update", taskId=id, inputResponses={})
+        await client.ask("tasks/cancel", taskId=id)
+        await until(lambda: len(events) == (2 if revision == CORE else 3))
+        outcomes = {event.method: event.outcome for event in events}
+        assert outcomes.pop("tasks/update", "ok") == "ok"
+        assert outcomes == {"tasks/cancel": "ok", "tools/call": "cancelled"}
+        assert id not in repr(events)
+
+
+@BOTH
 async def test_a_middleware_that_makes_the_call_twice_has_one_task(revision: str) -> None:
     stage = TaskStage()
 

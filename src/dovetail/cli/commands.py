@@ -77,7 +77,7 @@ async def call(
         try:
             task = await client.start_tool(tool, arguments, progress_handler=progress.show)
             if background and task.id is not None:
-                cli.task.show_started(task, server.shown, as_json=how["as_json"])
+                cli.task.show_started(task, server, as_json=how["as_json"])
                 return
             async with task.or_cancel():
                 result = await cli.task.follow(task, progress)

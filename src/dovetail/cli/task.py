@@ -56,11 +56,13 @@ async def follow(task: "ToolTask", progress: terminal.ProgressBar) -> "CallToolR
     return await task.wait(raise_on_error=False)
 
 
-def show_started(task: "ToolTask", shown: str, *, as_json: bool) -> None:
+def show_started(task: "ToolTask", server: ServerTarget, *, as_json: bool) -> None:
     if as_json:
         show_state(task, as_json=True)
     else:
-        words = shlex.join(["dovetail", "task", shown, task.id or "", "--wait"])
+        revision = server.options["protocol_version"]
+        words = shlex.join(["dovetail", "task", server.shown, task.id or "", "--wait"])
+        words += f" --revision {revision}" if revision else ""  # in others the id is unknown
         terminal.out(terminal.one_line(task.id or "", MAX_WIDTH))
         terminal.err(f"{terminal.one_line(words, MAX_WIDTH)} waits for its result", dim=True)
 

@@ -90,7 +90,7 @@ class Skill:
                 raise self._differs(uri, f"{file.size:,} bytes are listed, and it has {len(raw):,}")
             if file.digest != f"sha256:{hashlib.sha256(raw).hexdigest()}":
                 raise self._differs(uri, "its digest is another one")
-        if path == SKILL_FILE:
+        if uri == normalize_uri(self.uri):
             self._compare_front_matter(uri, text)
         return raw if text is None else text
 

@@ -72,7 +72,7 @@ Subject = tuple[str | None, Raw | None]  # a name, and arguments as JSON
 EventFields = dict[str, Any]
 
 
-# The methods that are audited: lists, pings and handshakes do nothing.
+# The methods that are audited, besides those of authors' extensions: lists, pings and handshakes do nothing.
 SUBJECTS: dict[str, Callable[[Any], Subject]] = {
     "tools/call": lambda params: (params.name, params.arguments),
     "prompts/get": lambda params: (params.name, params.arguments),
@@ -84,8 +84,16 @@ SUBJECTS: dict[str, Callable[[Any], Subject]] = {
         Raw(jsonrpc.encode({**params.context.arguments, params.argument.name: params.argument.value})),
     ),
     # without the ids of tasks: to some callers, an id is all that it takes
+    "tasks/cancel": lambda _: (None, None),
+    "tasks/update": lambda _: (None, None),
     "subscriptions/listen": lambda params: (None, Raw(jsonrpc.encode(replace(params.notifications, task_ids=[])))),
 }
+
+
+def _of_extension(params: Raw) -> Subject:
+    given = jsonrpc.members(params)
+    given.pop("_meta", None)
+    return None, Raw(jsonrpc.encode(given))
 
 
 def result_outcome(result: Result) -> Outcome:
@@ -119,9 +127,10 @@ def audited(trail: "AuditTrail", inner: "Layer") -> "Layer":
 
     async def layer(context: RequestContext) -> Result:
         request = context.request  # as the client sent it: a middleware may change it
-        if request.method not in SUBJECTS:
+        if request.method not in SUBJECTS and not request.row.is_authors:
             return await inner(context)
-        at, began, method, params = time.time(), time.perf_counter(), request.method, request.params
+        at, began, method = time.time(), time.perf_counter(), request.method
+        params = request.raw_params if request.row.is_authors else request.params
 
         def record(outcome: Outcome, code: int | None = None, reason: str | None = None) -> None:
             duration = round((time.perf_counter() - began) * 1000, 3)
@@ -157,7 +166,7 @@ class AuditTrail:
         request, session = context.request, context.request.session
 
         def describe() -> EventFields:
-            name, given = SUBJECTS[method](params)
+            name, given = SUBJECTS.get(method, _of_extension)(params)
             arguments = None if given is None or not self._with_arguments else redact_arguments(given, self._redactor)
             return {
                 "name": name,

@@ -87,7 +87,7 @@ def _as_protocol_error(engine: "Engine", context: RequestContext, failure: BaseE
 def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Layer:
     """One closure for each middleware around the handlers, the first one outermost; around them rates and audit.
 
-    Outside of these are the layers of extensions, what observes (metrics, log, traces), and the tool search.
+    Outside of these are tasks, what observes (metrics, log, traces), and the tool search.
     """
 
     def innermost(context: RequestContext) -> Awaitable[Result]:
@@ -103,8 +103,8 @@ def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Layer:
         chain = lazy.rate_limits.rate_limited(engine, chain)
     if engine.audit is not None:
         chain = lazy.audit.audited(engine.audit, chain)
-    for layer in engine.layers:
-        chain = layer(engine, chain)
+    if engine.tasks is not None:
+        chain = engine.tasks.layer(chain)
     for kind in OBSERVERS:
         if kind in engine.observers:
             chain = engine.observers[kind](engine, chain)

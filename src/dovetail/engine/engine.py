@@ -107,8 +107,8 @@ class Engine:
         self.search: ToolSearch | None = None if options.tool_search is False else lazy.tool_search.ToolSearch(self)
         self._middleware: list[Middleware] = []
         has_own_middleware = options.rate_limit or self.audit is not None or self.search is not None
-        self.layers: list[Callable[[Engine, Layer], Layer]] = []  # of extensions, around all middleware
-        self.observers: dict[str, Callable[[Engine, Layer], Layer]] = {}  # by kind: layers around those of extensions
+        self.tasks: Tasks | None = None  # from the first tool with `task=` on
+        self.observers: dict[str, Callable[[Engine, Layer], Layer]] = {}  # by kind: layers around tasks
         self.metrics: Metrics | None = None  # of the root
         self.chain: Layer | None = compile_chain(self, ()) if has_own_middleware else None
         self.unconditional_methods: frozenset[str] = frozenset()  # need no check of capabilities; none until known
@@ -117,8 +117,7 @@ class Engine:
         self.notifications: dict[str, Callable[..., None]] = {}  # of extensions
         self._extensions: dict[str, DeclaredExtension] = {}
         self.start_checks: dict[str, Callable[[], None]] = {}  # of extensions; they raise SetupError
-        self.tasks: Tasks | None = None  # from the first tool with `task=` on
-        self.load_tasks: Callable[[], None] = lambda: None  # sets it
+        self.load_tasks: Callable[[], None] = lambda: None  # sets `tasks`
         self.task_timings = TaskTimings()
         self._capabilities: ServerCapabilities | None = None
         self._capability_changes = 0
@@ -156,6 +155,7 @@ class Engine:
         """Load the tasks extension for the first tool that needs it."""
         if self.tools.has_tasks and self.tasks is None:
             self.load_tasks()
+            self.chain = compile_chain(self, self._middleware)
 
     def visibility_rules(self, where: str, options: "Mapping[str, Any]") -> Rules:
         """The rules of `enable` and `disable`. Raises SetupError if nothing fits them."""
@@ -194,13 +194,9 @@ class Engine:
         self.chain = compile_chain(self, self._middleware)
 
     def add_extension(
-        self, id: str, extension: DeclaredExtension, rows: "Mapping[str, tuple[Method, Handler]]", where: str,
-        layer: "Callable[[Engine, Layer], Layer] | None" = None,
-    ) -> None:  # fmt: skip
-        """Declare an extension, with rows and handlers of its methods, and perhaps a layer around all calls.
-
-        Raises SetupError for what is there already.
-        """
+        self, id: str, extension: DeclaredExtension, rows: "Mapping[str, tuple[Method, Handler]]", where: str
+    ) -> None:
+        """Declare an extension, with rows and handlers of its methods. Raises SetupError for what is there already."""
         if id in self._extensions:
             raise SetupError(f"{where}: there is already an extension {id}")
         if known := sorted(rows.keys() & self.methods.keys()):
@@ -208,9 +204,6 @@ class Engine:
         self._extensions[id] = extension
         self.methods = {**self.methods, **{name: row for name, (row, _) in rows.items()}}
         self.handlers = {**self.handlers, **{name: handler for name, (_, handler) in rows.items()}}
-        if layer is not None:
-            self.layers.append(layer)
-            self.chain = compile_chain(self, self._middleware)
         self.forget_capabilities()
 
     def _open_limits(self) -> None:

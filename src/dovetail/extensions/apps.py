@@ -17,6 +17,7 @@ from dovetail import registry
 from dovetail.engine.context import Context
 from dovetail.errors import SetupError
 from dovetail.protocol.extensions import UI_LINK_KEY, UI_MIME_TYPE
+from dovetail.protocol.session import EVERYTHING
 from dovetail.protocol.types import Audio, CacheScope, Image, ResourceContents
 from dovetail.registry import registration
 from dovetail.registry.functions import inspect_function
@@ -144,10 +145,11 @@ def tool_options(engine: "Engine", function: Callable[..., Any], options: ToolOp
             raise SetupError(f"{info.where}: a tool with ui= that returns no text says nothing; {fix}")
         ui["resourceUri"] = meta[UI_LINK_KEY] = uri
         given["output"] = "both"
-        given.setdefault("always_visible", True)  # hosts look for the view in the list
         if engine.is_serving:
             _check_view(engine, uri, info.where)
         engine.start_checks[UI_LINK_KEY] = partial(_check_views, engine)
+    if uri is not None or "app" in (visibility or ()):
+        given.setdefault("always_visible", True)  # hosts look in the list for views, and for what views may call
     given["meta"] = {**meta, "ui": ui}
     checked: ToolOptions = given
     return checked
@@ -166,7 +168,7 @@ def _check_views(engine: "Engine") -> None:
 
 
 def _check_view(engine: "Engine", uri: str, where: str) -> None:
-    source = engine.resources.get(uri)
+    source = engine.resources.get(uri, EVERYTHING)  # a disabled one too
     if engine.awaits_lists or (source is not None and source.definition.mime_type == UI_MIME_TYPE):
         return
     views = [each.uri for each in engine.resources.direct.registered.items if each.mime_type == UI_MIME_TYPE]

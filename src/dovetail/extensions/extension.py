@@ -21,7 +21,7 @@ from dovetail.protocol.headers import Headers
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.jsonrpc import UNREADABLE, Envelope, members
 from dovetail.protocol.methods import EVERY, NOTIFICATIONS, REQUESTS, Method, Params
-from dovetail.protocol.results import Result, Shaper
+from dovetail.protocol.results import CacheHint, Result, Shaper
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.session import Session
 from dovetail.registry.arguments import Arguments
@@ -57,11 +57,14 @@ class Extension(msgspec.Struct, frozen=True):
 
 
 class ExtensionResult(msgspec.Struct, frozen=True):
-    """The result of an extension's method."""
+    """The result of an extension's method, perhaps one that clients may cache."""
 
     fields: Mapping[str, Any]
+    hint: CacheHint | None = None
 
     def encode(self, shaper: Shaper) -> bytes:
+        if self.hint is not None:
+            return shaper.cacheable({**self.fields}, self.hint)
         return shaper.body(self.fields, self.fields.get("_meta"))
 
 
@@ -79,7 +82,7 @@ def add_extension(engine: "Engine", extension: Extension) -> None:
             if not _is_name(name, kind):
                 fix = f'use a name of your own in printable ASCII without spaces, such as "{EXAMPLES[kind]}"'
                 raise SetupError(f"{where}: {kind}= has {name!r:.100}; {fix}")
-            rows[name] = Method(name, EVERY), _compile(extension, name, function)
+            rows[name] = Method(name, EVERY, is_authors=True), _compile(extension, name, function)
     if doubled := sorted(engine.notifications.keys() & rows.keys()):
         raise SetupError(f"{where}: another extension has the method {doubled[0]} already")
     receivers = {name: partial(_receive, engine, *rows.pop(name)) for name in extension.notifications}

@@ -11,7 +11,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -25,11 +24,12 @@ from dovetail.engine.handlers import Handler
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import INVALID_PARAMS, NotFound, ProtocolError, SetupError
+from dovetail.extensions.extension import ExtensionResult
 from dovetail.extensions.frontmatter import FrontMatter, FrontMatterError, read_front_matter
 from dovetail.protocol.extensions import DeclaredExtension
 from dovetail.protocol.methods import EVERY, ListParams, Method, UriParams
 from dovetail.protocol.pagination import decode_cursor, encode_cursor
-from dovetail.protocol.results import CacheHint, Result, Shaper
+from dovetail.protocol.results import CacheHint, Result
 from dovetail.protocol.session import Rules
 from dovetail.protocol.types import MAX_URI_LENGTH, ResourceContents, ResourceDefinition
 from dovetail.protocol.uri_template import normalize_uri
@@ -46,8 +46,7 @@ SKILL_FILE = "SKILL.md"
 MAX_FILES = 512  # of a skill
 MAX_BYTES = 16 * 2**20  # of all files of a skill
 MAX_DESCRIPTION = 1_024  # characters
-MAX_NOTES = 20  # warnings for one front matter
-MAX_ENTRIES = 100_000  # files and folders below a folder that is added
+MAX_ENTRIES = 100_000  # of one folder; what comes after them is not seen
 NAME = re.compile(r"(?=.{1,64}\Z)[a-z0-9]+(?:-[a-z0-9]+)*\Z")
 RESERVED = "io.modelcontextprotocol/"  # keys of `metadata`
 BOM = "\ufeff"
@@ -67,16 +66,6 @@ class Snapshot(msgspec.Struct):
     frontmatter: dict[str, FrontMatter] = {}
     skills: dict[str, dict[str, Any]] = {}  # as clients see them
     directories: dict[str, list[ResourceDefinition]] = {}  # their files and folders
-
-
-class SkillResult(msgspec.Struct, frozen=True):
-    """A result; that of reading a directory has no cache hint."""
-
-    fields: dict[str, Any]
-    hint: CacheHint | None = None
-
-    def encode(self, shaper: Shaper) -> bytes:
-        return shaper.body(self.fields) if self.hint is None else shaper.cacheable(self.fields.copy(), self.hint)
 
 
 class ReadDirectoryParams(UriParams, frozen=True):
@@ -128,11 +117,9 @@ class SkillFolder:
         names: list[Parts] = []
         folders: list[Parts] = [()]
         for here in folders:  # which grow
-            for item, is_folder in self.files.scan(here, MAX_ENTRIES + 1):
+            for item, is_folder in self.files.scan(here, MAX_ENTRIES):
                 if self.files.admits(parts := (*here, item.name)):
                     (folders if is_folder else names).append(parts)
-            if len(names) + len(folders) > MAX_ENTRIES:
-                raise self.fail((), f"it has more than {MAX_ENTRIES:,} files; name a folder with nothing but skills")
         return names, set(folders)
 
     def _read_skill(self, root: Parts, members: list[Parts], uri_of: UriOf, found: Snapshot) -> None:
@@ -155,8 +142,6 @@ class SkillFolder:
         except ProtocolError as problem:
             words = "it is no regular file, or leads out of the folder" if isinstance(problem, NotFound) else problem
             raise self.fail(parts, f"{words}; put a copy there, or leave it out with exclude=") from None
-        if len(uri) > MAX_URI_LENGTH:
-            raise self.fail(parts, "its path is too long; shorten it")
         raw = data.encode() if isinstance(data, str) else data
         text = data if isinstance(data, str) and not data.startswith(BOM) else None  # clients may drop the BOM
         contents = ResourceContents(uri, guess_mime_type(name), text, raw if text is None else None)
@@ -278,11 +263,11 @@ class Skills:
         for uri in [each for each in old.listed if old.listed[each] != listed.get(each)]:
             self.engine.publish(Change("updated", uri))
         for uri, found in new.frontmatter.items():
-            for note in islice(warnings_of(found), MAX_NOTES):
+            for note in warnings_of(found) if found != old.frontmatter.get(uri) else ():
                 log.warning("%s: %s: %s", folder.where, uri, note)
         names = Counter(found.fields["name"] for each in self.folders for found in each.snapshot.frontmatter.values())
         if doubled := sorted(name for name, count in names.items() if count > 1):
-            log.warning("%s: hosts may mix up the skills of one name: %s", folder.where, ", ".join(doubled[:MAX_NOTES]))
+            log.warning("%s: hosts may mix up the skills of one name: %s", folder.where, ", ".join(doubled))
 
     async def reload(self, folder: SkillFolder) -> None:
         """Read a folder again; if that fails, its skills stay as they were."""
@@ -307,7 +292,7 @@ class Skills:
 
     async def get(self, engine: "Engine", context: RequestContext) -> Result:
         skill, folder = await self._find(context, "skills", "Unknown skill:")
-        return SkillResult({"skill": skill}, _hint(engine, folder.access is not None))
+        return ExtensionResult({"skill": skill}, _hint(engine, folder.access is not None))
 
     async def read_directory(self, engine: "Engine", context: RequestContext) -> Result:
         definitions, _ = await self._find(context, "directories", "There is no directory")
@@ -339,11 +324,11 @@ def _hint(engine: "Engine", is_private: bool) -> CacheHint:
 
 def _page(
     engine: "Engine", context: RequestContext, key: str, items: Sequence[Any], hint: CacheHint | None = None
-) -> SkillResult:
+) -> ExtensionResult:
     params, size, now = context.request.params, engine.options.page_size, time.time()
     scope = f"{context.request.method} {getattr(params, 'uri', '')}"
     begin = decode_cursor(params.cursor, scope=scope, keys=engine.secrets, now=now)
     fields: dict[str, Any] = {key: items[begin : begin + size]}
     if begin + size < len(items):
         fields["nextCursor"] = encode_cursor(begin + size, scope=scope, key=engine.secrets[0], now=now)
-    return SkillResult(fields, hint)
+    return ExtensionResult(fields, hint)

@@ -88,7 +88,7 @@ def add_tasks(engine: "Engine") -> None:
         )
     }
     engine.tasks = tasks
-    engine.add_extension(TASKS, DeclaredExtension({}, VERSIONS), rows, "@server.tool(task=…)", tasks.layer)
+    engine.add_extension(TASKS, DeclaredExtension({}, VERSIONS), rows, "@server.tool(task=…)")
     engine.handlers = {**engine.handlers, "tools/call": tasks.call}
 
 
@@ -118,14 +118,14 @@ class Tasks:
 
     # ── calls ──
 
-    def layer(self, engine: "Engine", inner: Layer) -> Layer:
+    def layer(self, inner: Layer) -> Layer:
         """Runs tools apart from their requests where they may become tasks, with all middleware."""
 
         def layer(context: RequestContext) -> Awaitable[Result]:
             request = context.request
             if request.method != "tools/call" or context.served is not None or not can_have_task(request):
                 return inner(context)
-            tool = engine.tools.find(request.params.name)
+            tool = self.engine.tools.find(request.params.name)
             if tool is None or tool.task is None:
                 return inner(context)
             return TaskRun(self, context, tool).result(inner)

@@ -150,6 +150,7 @@ class Method(msgspec.Struct, frozen=True):
     stateful: bool = False  # the server remembers something for later, so it needs a session
     cacheable: bool = False  # the result carries cache hints where the revision has them
     interactive: bool = False  # the call may require input from the client
+    is_authors: bool = False  # of an author's extension: a function of theirs runs, so it is audited
     name_optional: bool = False  # clients that leave `Mcp-Name` out are served: nothing can have been misled by it
     # Derived, because every request needs them:
     header: bytes = b""  # the name as the header `Mcp-Method` has it

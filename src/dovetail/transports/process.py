@@ -3,7 +3,6 @@
 import asyncio
 import atexit
 import contextlib
-import io
 import logging
 import os
 import signal
@@ -92,7 +91,7 @@ def _limit_exit(is_stuck: Callable[[], bool], exit_timeout: float) -> None:
     atexit.register(begin_exit)
 
 
-class MainThreadStream(io.TextIOBase):
+class MainThreadStream:
     """stdout or stderr at the exit of a process: what stuck threads print is dropped.
 
     The interpreter aborts if a thread that it ends holds the lock of one of them.
@@ -101,16 +100,9 @@ class MainThreadStream(io.TextIOBase):
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def write(self, text: str) -> int:
-        return self._stream.write(text) if self._is_main else len(text)
-
-    def flush(self) -> None:
-        if self._is_main:
-            self._stream.flush()
-
-    @property
-    def _is_main(self) -> bool:
-        return threading.current_thread() is threading.main_thread()
+    def __getattr__(self, name: str) -> Any:
+        is_main = threading.current_thread() is threading.main_thread()
+        return getattr(self._stream, name) if is_main else lambda *_: None
 
 
 def refuse_nested_run() -> None:

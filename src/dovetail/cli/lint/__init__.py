@@ -98,7 +98,7 @@ async def command(
     api = _load_api(server.shown) if is_openapi(server.shown) else None
     if api is None:
         async with server.started() as running, cli.connect.connected(running) as client:
-            catalog = (await fetch_catalog(client))._replace(skills=await check_skills(client))
+            catalog = await fetch_catalog(client)
     else:
         async with dovetail.Client(api) as client:
             catalog = await fetch_catalog(client)
@@ -149,7 +149,7 @@ async def fetch_catalog(client: "Client") -> Catalog:
     return Catalog(
         **{kind: each.valid for kind, each in found.items()},
         malformed=[(kind, problem) for kind, each in found.items() for problem in each.malformed],
-        skills=(),
+        skills=await check_skills(client),
         server=client.server_info.name if client.server_info else "",
         objects_only=not BY_NAME[client.protocol_version].any_structured_output,
     )

@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from dovetail.client import Client, Skill
 
 MAX_LINE = 20_000  # characters that are searched for secrets
-_FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\]\(<?(?![A-Za-z][A-Za-z0-9+.-]*:|[/#])([^)\s>#?]+)")
+_CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?!<?(?:[A-Za-z][A-Za-z0-9+.-]*:|[/#]))(<[^>#?\n]+|[^)\s>#?]+)")
 
 
 async def check_skills(client: "Client") -> list[Finding]:
     """The findings in all skills of a server, whose files are read for it; none if it does not declare any."""
-    is_declared = ID in declared_extensions(client.capabilities)
-    skills = await client.list_skills() if is_declared else []
+    try:
+        skills = await client.list_skills() if ID in declared_extensions(client.capabilities) else []
+    except (BadResponse, ServerError) as problem:
+        return [Finding("list-malformed", "all skills", str(problem))]
     return [finding for skill in skills async for finding in check_skill(skill)]
 
 
@@ -54,7 +56,7 @@ async def check_skill(skill: "Skill") -> AsyncIterator[Finding]:
 
 def _broken_links(text: str, paths: Iterable[str]) -> list[str]:
     """Links of a SKILL.md to what is none of its files or folders."""
-    links = dict.fromkeys(_LINK.findall(_FENCED.sub("", text)))
+    links = dict.fromkeys(link.lstrip("<") for link in _LINK.findall(_CODE.sub("", text)))
     known = {*paths, *(path[:at] for path in paths for at in range(len(path)) if path[at] == "/"), "."}
     return [link for link in links if posixpath.normpath(unquote(link)) not in known]
 

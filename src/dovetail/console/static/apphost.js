@@ -29,7 +29,7 @@ const NOTIFICATIONS = {
   "ui/notifications/initialized": (host) => host.initialized(),
   "ui/notifications/size-changed": (host, params) => host.resize(params.height),
   "ui/notifications/request-teardown": (host) => host.close(),
-  "notifications/message": (host, params) => host.log(params),
+  "notifications/message": (host, params) => host.panel.log(params),
 };
 
 /** Whether views may call it, which is so if it does not say otherwise. */
@@ -39,9 +39,9 @@ export function isForApps(tool) {
 }
 
 export class AppHost {
-  /** `document`: {html, csp}. `log` takes the log messages of the view. */
-  constructor(client, tool, { html, csp }, log) {
-    Object.assign(this, { client, tool, html, log });
+  /** `document`: {html, csp}. `panel` shows the log messages of the view, and what it asks the server. */
+  constructor(client, tool, { html, csp }, panel) {
+    Object.assign(this, { client, tool, html, panel });
     this.answers = new Map(); // tool: whether the view may call it
     this.waiting = []; // for the view to be initialized
     this.running = 0;
@@ -50,7 +50,11 @@ export class AppHost {
       ...{ sandbox: "allow-scripts", src: `view?${policy(csp)}`, referrerpolicy: "no-referrer" },
       title: `View of ${shortened(textOf(tool.name), 100)}`,
     });
+    this.element = el("div", {}, this.frame); // which keeps its place while the frame is hidden
     window.addEventListener("message", (event) => this.hear(event), { signal: this.gone.signal });
+    const themes = new MutationObserver(() => this.tell("ui/notifications/host-context-changed", { theme: theme() }));
+    themes.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    this.gone.signal.addEventListener("abort", () => themes.disconnect());
   }
 
   /** Only this frame is heard, and only while its sandbox holds. */
@@ -88,7 +92,8 @@ export class AppHost {
 
   /** A request to the server, for as long as the view is shown. */
   send(method, params, tool) {
-    return this.client.connection.request(method, params, { tool, signal: this.gone.signal });
+    const { transcript } = this.panel.messages;
+    return this.client.connection.request(method, params, { tool, transcript, signal: this.gone.signal });
   }
 
   post(message) {
@@ -114,9 +119,9 @@ export class AppHost {
       hostCapabilities: { openLinks: {}, serverTools: {}, serverResources: {}, logging: {} },
       hostContext: {
         toolInfo: { tool: this.tool },
-        theme: document.documentElement.dataset.theme,
+        theme: theme(),
         ...{ displayMode: "inline", availableDisplayModes: ["inline"], platform: "web" },
-        containerDimensions: { width: this.frame.clientWidth, maxHeight: HIGHEST },
+        containerDimensions: { width: this.element.clientWidth, maxHeight: HIGHEST },
         locale: navigator.language,
         timeZone: Intl.DateTimeFormat().resolvedOptions().timeZone,
         userAgent: CLIENT_INFO.name,
@@ -125,7 +130,7 @@ export class AppHost {
   }
 
   resize(height) {
-    if (Number.isFinite(height)) this.frame.style.height = `${Math.min(Math.max(height, LOWEST), HIGHEST)}px`;
+    if (Number.isFinite(height)) this.element.style.height = `${Math.min(Math.max(height, LOWEST), HIGHEST)}px`;
   }
 
   // ── what the user is asked ──
@@ -174,13 +179,17 @@ export class AppHost {
 
   /** The view may tidy up first. */
   close() {
-    const leave = () => (this.gone.abort(), this.frame.remove());
+    const leave = () => (this.gone.abort(), this.element.remove());
     if (this.waiting) return leave(); // it was never there
-    this.frame.hidden = true;
+    this.element.hidden = true;
     this.onReply = leave;
     this.post({ jsonrpc: "2.0", id: "teardown", method: "ui/resource-teardown", params: {} });
     setTimeout(leave, LEAVE_MS);
   }
+}
+
+function theme() {
+  return document.documentElement.dataset.theme;
 }
 
 /** The query of the frame's address: the origins that the view declares. */

@@ -14,8 +14,8 @@ export function viewOf(tool) {
 }
 
 export class AppView {
-  constructor(client, tool, log) {
-    Object.assign(this, { client, tool, log, uri: viewOf(tool) });
+  constructor(client, tool, panel) {
+    Object.assign(this, { client, tool, panel, uri: viewOf(tool) });
     this.frames = el("div", { class: "frames" });
     this.problem = el("div", { role: "status" });
     const head = el("header", { class: "bar" }, el("h3", {}, "View"), el("code", { class: "muted" }, this.uri));
@@ -68,8 +68,8 @@ export class AppView {
       this.document = document;
       fill(this.problem);
       this.host?.close();
-      this.host = new AppHost(this.client, this.tool, document, this.log);
-      this.frames.append(this.host.frame);
+      this.host = new AppHost(this.client, this.tool, document, this.panel);
+      this.frames.append(this.host.element);
       this.host.tell("ui/notifications/tool-input", { arguments: this.input });
       this.tellOutcome();
     } catch (failure) {

@@ -78,7 +78,7 @@ class ToolDetail {
       idle: "Fill in the form and press Call.",
     });
     if (viewOf(tool)) {
-      this.view = new AppView(client, tool, (line) => this.panel.log(line));
+      this.view = new AppView(client, tool, this.panel);
       this.panel.result.element.before(this.view.element);
     }
     const description = shortened(textOf(tool.description), 4000);
