@@ -537,6 +537,7 @@ SCENARIOS: dict[str, list[Step]] = {
     "visibility": [unlock_the_bank],
     "search": [search_for_an_invoice],
     "extensions": [show_a_book],
+    "observability": [call("order", article="hat", gives="1 hat ordered.")],
     "tasks": [render_a_scene, call("search", title="Dune", gives=["Dune, part 1", "Dune, part 2"])],
     "deploy_refresh": [call("hello", gives="Hello!"), call("reload", gives="reloaded")],
     "http_routes": [call("count_books", gives=2)],
