@@ -45,10 +45,10 @@ def test_all_of_it_as_it_is_typed(tmp_path: Path) -> None:
         ("DOVETAIL_PORT", "tcp://10.0.0.1:80", PROBLEM, "Kubernetes"),
         ("DOVETAIL_WORKERS", "hush", PROBLEM, "a whole number"),
         ("DOVETAIL_STATE", "redis://:hush@host/0", OK, "set"),
-        ("DOVETAIL_LOG_FORMAT", "JSON", OK, "set"),
-        ("DOVETAIL_LOG_FORMAT", "hush", PROBLEM, "one of json, text"),
+        ("DOVETAIL_LOG_FORMAT", "json", OK, "set"),
+        ("DOVETAIL_LOG_FORMAT", "hush", PROBLEM, "text or json"),
         ("DOVETAIL_LOG_LEVEL", "debug", OK, "set"),
-        ("DOVETAIL_LOG_LEVEL", "hush", PROBLEM, "warning"),
+        ("DOVETAIL_LOG_LEVEL", "hush", WARNING, "WARNING"),
         ("DOVETAIL_LOG_LEVEL", "", OK, "set"),
     ],
 )

@@ -45,7 +45,7 @@ OTHER_VARIABLES = (
     "TOKEN", "CLIENT_TOKEN", "API_KEYS",
 )  # fmt: skip
 KNOWN = {name.upper() for name in (*KINDS, *OTHER_VARIABLES)}
-CHOICES = {"LOG_FORMAT": ("json", "text"), "LOG_LEVEL": tuple(name.lower() for name in logging.getLevelNamesMapping())}
+LOG_LEVELS = tuple(logging.getLevelNamesMapping())
 OTLP = "OTEL_EXPORTER_OTLP"
 OTLP_PORTS = {"grpc": 4317, "http": 4318}  # of collectors, by protocol
 STATE_TIMEOUT = 5.0  # seconds
@@ -155,9 +155,10 @@ def _check_variable(name: str, value: str) -> CheckResult:
             read_option(value, KINDS[option], name)
         except SetupError as failure:
             return CheckResult(PROBLEM, name, one_line(str(failure).replace(repr(value), "…")), "correct or unset it")
-    choices = CHOICES.get(option.upper())
-    if choices and value and value.lower() not in choices:
-        return CheckResult(PROBLEM, name, f"it must be one of {', '.join(choices)}", "correct or unset it")
+    if option == "log_format" and value not in ("", "text", "json"):
+        return CheckResult(PROBLEM, name, "it must be text or json", "correct or unset it")
+    if option == "log_level" and value.upper() not in ("", *LOG_LEVELS):
+        return CheckResult(WARNING, name, f"unknown, INFO is used; known are {', '.join(LOG_LEVELS)}", "correct it")
     return CheckResult(OK, name, "set")
 
 
