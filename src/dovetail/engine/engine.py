@@ -19,7 +19,7 @@ from dovetail import state as lazy_state
 from dovetail.engine.concurrency import CallLimits, Limit
 from dovetail.engine.dispatch import Layer, Middleware, compile_chain
 from dovetail.engine.handlers import HANDLERS, Handler, call_function
-from dovetail.engine.options import Options, random_secrets
+from dovetail.engine.options import Options, random_secrets, telemetry_module
 from dovetail.engine.redaction import Redactor, guard_loggers
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.resources import Resources
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from dovetail.engine.request_state import Sealer
     from dovetail.engine.result_cache import ResultCache
     from dovetail.engine.server_requests import UrlElicitations
+    from dovetail.engine.telemetry import Telemetry
     from dovetail.engine.tool_search import ToolSearch
     from dovetail.extensions.tasks import Tasks
     from dovetail.registry.prompts import Completer, Prompt
@@ -110,6 +111,7 @@ class Engine:
         self.layers: list[Callable[[Engine, Layer], Layer]] = []  # of extensions, around all middleware
         self.observers: dict[str, Callable[[Engine, Layer], Layer]] = {}  # by kind: layers around those of extensions
         self.metrics: Metrics | None = None  # of the root
+        self._telemetry: Telemetry | None = None
         self.chain: Layer | None = compile_chain(self, ()) if has_own_middleware else None
         self.unconditional_methods: frozenset[str] = frozenset()  # need no check of capabilities; none until known
         self.methods: Mapping[str, Method] = REQUEST_ROWS  # with those of extensions
@@ -127,6 +129,8 @@ class Engine:
         self.is_serving = False  # the lifespan has been entered
         self.refresher: Refresher | None = None  # from the first function on
         self._sealer: Sealer | None = None
+        if (tracing := telemetry_module(options.telemetry)) is not None:
+            tracing.observe(self)
         for catalog, kind in self._catalogs():
             catalog.on_change(partial(self._catalog_changed, kind))
 
@@ -389,6 +393,7 @@ class Engine:
 
     lease: WorkerLease | None = _of_root("_lease")
     store_generation: str = _of_root("_store_generation")
+    telemetry: "Telemetry | None" = _of_root("_telemetry")
 
     def worker_lease(self) -> WorkerLease:
         """The lease of this worker, made if the transport has none."""

@@ -313,6 +313,8 @@ class Mounts:
         if child is not None and child.refresher is not None:
             self.engine.open_refresher()
         self.engine.forget_capabilities()
+        if "trace" in self.engine.observers:
+            lazy.telemetry.observe_mounted(self.engine)
         if self.engine.is_serving:
             self._run_late(self._enter(mount))
 

@@ -118,9 +118,11 @@ class LiveRequests:
                     raise errors.QuestionFailed(CALL_ENDED)  # the function has ended while this request was queued
                 self._pending.add(task)
                 try:
-                    exchange, metrics = self._exchange(input_request, timeout), self._engine.root.metrics
-                    method = input_request.server_request.method
-                    return await (exchange if metrics is None else lazy.metrics.asked(metrics, method, exchange))
+                    exchange: Awaitable[Any] = self._exchange(input_request, timeout)
+                    method, engine = input_request.server_request.method, self._engine
+                    if engine.root.metrics is not None:
+                        exchange = lazy.metrics.asked(engine.root.metrics, method, exchange)
+                    return await (exchange if engine.telemetry is None else engine.telemetry.ask(method, exchange))
                 finally:
                     self._pending.discard(task)
 
