@@ -110,3 +110,7 @@ async def test_what_kubernetes_and_prometheus_ask_for_is_answered(monkeypatch: p
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             assert (await http.get(WORKER[probe]["httpGet"]["path"])).status == 200
         assert (await http.post("/mcp", json={})).status == 403
+        assert (await http.get("/metrics")).status == 401
+        scrape = await http.get("/metrics", headers={"Authorization": f"Bearer {options.metrics_token}"})
+        assert (scrape.status, scrape.content_type) == (200, "text/plain")
+        assert "\ndovetail_workers 1.0\n" in await scrape.text()

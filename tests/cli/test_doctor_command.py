@@ -28,11 +28,11 @@ def test_all_of_it_as_it_is_typed(tmp_path: Path) -> None:
     assert notes["DOVETAIL_SECRET"]["text"] == "set"
     assert (notes["Metrics"]["level"], notes["Traces"]["level"]) == (OK, OK)
     lost = {"DOVETAIL_STATE": "redis://:hush@127.0.0.1:1/0", "DOVETAIL_HOSTT": "x"}
-    done = typed(tmp_path, "doctor", **home, **lost, OTEL_SDK_DISABLED="true", OTEL_SERVICE_NAME="hush")
+    done = typed(tmp_path, "doctor", **home, **lost, OTEL_SDK_DISABLED="true", OTEL_TRACES_EXPORTER="hush")
     assert done.returncode == 1
     assert b"1 problem and 2 warnings" in done.stdout
     assert b"fix: see that the store runs" in done.stdout
-    assert b"fix: unset it to record them" in done.stdout
+    assert b"fix: unset it, or OTEL_TRACES_EXPORTER" in done.stdout
     assert b"hush" not in done.stdout + done.stderr
 
 
@@ -45,6 +45,9 @@ def test_all_of_it_as_it_is_typed(tmp_path: Path) -> None:
         ("DOVETAIL_PORT", "tcp://10.0.0.1:80", PROBLEM, "Kubernetes"),
         ("DOVETAIL_WORKERS", "hush", PROBLEM, "a whole number"),
         ("DOVETAIL_STATE", "redis://:hush@host/0", OK, "set"),
+        ("DOVETAIL_METRICS", "hush", PROBLEM, "on or off"),
+        ("DOVETAIL_METRICS_TOKEN", "hush", PROBLEM, "at least 16 characters"),
+        ("DOVETAIL_METRICS_TOKEN", "hush" * 4, OK, "set"),
         ("DOVETAIL_LOG_FORMAT", "json", OK, "set"),
         ("DOVETAIL_LOG_FORMAT", "hush", PROBLEM, "text or json"),
         ("DOVETAIL_LOG_LEVEL", "debug", OK, "set"),
@@ -151,22 +154,24 @@ def port() -> Iterator[int]:
 
 API, SDK = {"opentelemetry-api": "1"}, {"opentelemetry-api": "1", "opentelemetry-sdk": "1"}
 GRPC = {**SDK, "opentelemetry-exporter-otlp-proto-grpc": "1"}
-ENDPOINT, PROTOCOL = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_PROTOCOL"
+EXPORTER, ENDPOINT = "OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT"
+PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
 
 
 @pytest.mark.parametrize(
     ("environ", "installed", "expected"),
     [
-        ({}, GRPC, [(OK, "no OTEL_ variable")]),
-        ({"OTEL_SERVICE_NAME": "hush"}, {}, [(WARNING, "dovetail-mcp[otel]")]),
-        ({"OTEL_SERVICE_NAME": "hush"}, API, [(WARNING, "with opentelemetry-instrument")]),
-        ({"OTEL_SERVICE_NAME": "hush"}, SDK, [(WARNING, "pip install opentelemetry-exporter-otlp-proto-grpc")]),
-        ({PROTOCOL: "http/protobuf"}, GRPC, [(WARNING, "pip install opentelemetry-exporter-otlp-proto-http")]),
-        ({PROTOCOL: "hush"}, GRPC, [(WARNING, "grpc or http/protobuf")]),
-        ({"OTEL_SERVICE_NAME": "hush"}, GRPC, [(OK, "TracerProvider")]),
-        ({"OTEL_TRACES_EXPORTER": "console", ENDPOINT: "http://127.0.0.1:1"}, SDK, [(OK, "TracerProvider")]),
+        ({"OTEL_SERVICE_NAME": "hush"}, GRPC, [(OK, "off")]),
+        ({EXPORTER: "none", ENDPOINT: "http://127.0.0.1:1"}, GRPC, [(OK, "off")]),
+        ({EXPORTER: "otlp"}, {}, [(WARNING, "dovetail-mcp[otel]")]),
+        ({EXPORTER: "otlp"}, API, [(WARNING, "with opentelemetry-instrument")]),
+        ({EXPORTER: "otlp"}, SDK, [(WARNING, "pip install opentelemetry-exporter-otlp-proto-grpc")]),
+        ({EXPORTER: "otlp", PROTOCOL: "http/protobuf"}, GRPC, [(WARNING, "opentelemetry-exporter-otlp-proto-http")]),
+        ({EXPORTER: "otlp", PROTOCOL: "hush"}, GRPC, [(WARNING, "grpc or http/protobuf")]),
+        ({EXPORTER: "otlp"}, GRPC, [(OK, "TracerProvider")]),
+        ({EXPORTER: "console", ENDPOINT: "http://127.0.0.1:1"}, SDK, [(OK, "TracerProvider")]),
         ({"OTEL_SDK_DISABLED": "True"}, API, [(OK, "OTEL_SDK_DISABLED")]),
-        ({"OTEL_SDK_DISABLED": "true", ENDPOINT: "http://127.0.0.1:1"}, API, [(WARNING, "unset it")]),
+        ({"OTEL_SDK_DISABLED": "true", ENDPOINT: "http://127.0.0.1:1"}, API, [(WARNING, f"unset it, or {ENDPOINT}")]),
         ({ENDPOINT: "http://u:hush@127.0.0.1:{port}/hush?hush"}, GRPC, [(OK, ""), (OK, "takes connections")]),
         ({ENDPOINT: "127.0.0.1:{port}"}, GRPC, [(OK, ""), (OK, "takes connections")]),
         ({ENDPOINT: "http://u:hush@127.0.0.1:1/hush"}, GRPC, [(OK, ""), (WARNING, f"correct or unset {ENDPOINT}")]),

@@ -22,9 +22,10 @@ from dovetail import __version__
 from dovetail.cli.hosts import HOSTS, PROJECT, USER, ConfigFile, ConfigFileError, Host, config_path
 from dovetail.cli.output import FAILED, align, one_line, out, out_json, sanitize, styled
 from dovetail.client.config import read_file
+from dovetail.engine.options import TRACE_VARIABLES
 from dovetail.errors import DovetailError, SetupError
 from dovetail.state.base import open_state
-from dovetail.transports.http.options import KINDS, SWITCH_VALUES, HttpOptions, read_option
+from dovetail.transports.http.options import KINDS, SWITCH_VALUES, HttpOptions, checked_token, read_option
 from dovetail.transports.http.origin import is_loopback
 from dovetail.transports.serve import bind
 
@@ -41,8 +42,8 @@ EXTRAS = {
 }
 PREFIX = "DOVETAIL_"
 OTHER_VARIABLES = (
-    "TRANSPORT", "NAME", "CONSOLE", "CONSOLE_REMOTE", "LOG_FORMAT", "LOG_LEVEL", "METRICS", "METRICS_TOKEN", "SECRET",
-    "TOKEN", "CLIENT_TOKEN", "API_KEYS",
+    "TRANSPORT", "NAME", "CONSOLE", "CONSOLE_REMOTE", "LOG_FORMAT", "LOG_LEVEL", "SECRET", "TOKEN", "CLIENT_TOKEN",
+    "API_KEYS",
 )  # fmt: skip
 KNOWN = {name.upper() for name in (*KINDS, *OTHER_VARIABLES)}
 LOG_LEVELS = tuple(logging.getLevelNamesMapping())
@@ -152,7 +153,10 @@ def _check_variable(name: str, value: str) -> CheckResult:
     option = name.removeprefix(PREFIX).lower()
     if option in KINDS and value:
         try:
-            read_option(value, KINDS[option], name)
+            if option == "metrics_token":
+                checked_token(value, name)
+            else:
+                read_option(value, KINDS[option], name)
         except SetupError as failure:
             return CheckResult(PROBLEM, name, one_line(str(failure).replace(repr(value), "…")), "correct or unset it")
     if option == "log_format" and value not in ("", "text", "json"):
@@ -177,13 +181,13 @@ def check_traces(
     environ: Mapping[str, str] = os.environ, version_of: Callable[[str], str | None] = installed_version
 ) -> Iterator[CheckResult]:
     """Check what stands between spans and a collector. Variables of OpenTelemetry are not shown either."""
-    given = {name for name in environ if name.startswith("OTEL_") and environ[name]}
-    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        level = WARNING if given > {"OTEL_SDK_DISABLED"} else OK
-        yield CheckResult(level, "Traces", "nothing is recorded: OTEL_SDK_DISABLED is true", "unset it to record them")
+    given = [name for name in TRACE_VARIABLES if environ.get(name)]
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        text = "off, since OTEL_SDK_DISABLED is true"
+        yield CheckResult(WARNING if given else OK, "Traces", text, f"unset it, or {given[0]}" if given else "")
         return
-    if not given:
-        yield CheckResult(OK, "Traces", "no OTEL_ variable is set: off, unless a program says telemetry=True")
+    if not given or environ.get("OTEL_TRACES_EXPORTER") == "none":
+        yield CheckResult(OK, "Traces", "off, unless a program says telemetry=True")
         return
     exporter = environ.get("OTEL_TRACES_EXPORTER") or "otlp"
     protocol = environ.get(f"{OTLP}_TRACES_PROTOCOL") or environ.get(f"{OTLP}_PROTOCOL") or "grpc"
@@ -201,8 +205,7 @@ def check_traces(
 def _check_recording(version_of: Callable[[str], str | None], exporter: str | None) -> CheckResult:
     sdk = version_of("opentelemetry-sdk")
     if version_of("opentelemetry-api") is None:
-        fix = "pip install 'dovetail-mcp[otel]', or unset the OTEL_ variables"
-        return CheckResult(WARNING, "Traces", "OTEL_ variables are set, but opentelemetry-api is not installed", fix)
+        return CheckResult(WARNING, "Traces", "opentelemetry-api is not installed", "pip install 'dovetail-mcp[otel]'")
     if sdk is None:
         text = "opentelemetry-api is there, but no SDK: nothing is recorded"
         packages = "opentelemetry-distro opentelemetry-exporter-otlp"

@@ -139,7 +139,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         present = {name: each for name, each in variables.items() if os.environ.get(each)}
         environment = {name: read_option(os.environ[each], KINDS[name], each) for name, each in present.items()}
         token = given.get("metrics_token", environment.get("metrics_token"))
-        tokens = {} if token is None else {"metrics_token": _checked_token(token, where)}
+        tokens = {} if token is None else {"metrics_token": checked_token(token, where)}
         options = cls(**{**environment, **checked, **backend, **tokens})
         if given.get("metrics_token") is not None and not options.metrics:
             raise SetupError(f"{where}: metrics_token= is the token of /metrics, which is served with metrics=True")
@@ -161,7 +161,7 @@ class Token(str):
         return "<hidden>"
 
 
-def _checked_token(given: object, where: str) -> Token:
+def checked_token(given: object, where: str) -> Token:
     """The token of a header. Raises SetupError, which does not show it."""
     if isinstance(given, str) and _TOKEN.fullmatch(given):
         return Token(given)
