@@ -62,7 +62,7 @@ def resume(engine: "Engine", context: RequestContext) -> None:
     responses = request_state.read_responses(params.input_responses)
     state = params.request_state
     previous = _open_state(engine, context, state) if isinstance(state, str) else None
-    if previous is not None and (metrics := engine.root.metrics) is not None:
+    if previous is not None and (metrics := engine.metrics) is not None:
         metrics.add(lazy.metrics.REPLAYS, context.request.method)
         lazy.metrics.count_answers(metrics, responses)
     context.server_requests = ReplayedRequests(engine, context, previous, responses)
@@ -71,7 +71,7 @@ def resume(engine: "Engine", context: RequestContext) -> None:
 def _open_state(engine: "Engine", context: RequestContext, token: str) -> Round:
     """Open the request state. The client gets the same error for every bad state; only the log has the reason."""
     try:
-        return _read_state(engine, context, token, metrics=engine.root.metrics)
+        return _read_state(engine, context, token, metrics=engine.metrics)
     except BadSeal as bad:
         log.warning("%s: a request state was refused: %s", context.request.method, bad)
         raise ProtocolError(BAD_STATE, code=INVALID_PARAMS) from None
@@ -280,7 +280,7 @@ class ReplayedRequests:
             state = self._engine.sealer.seal(request_state.encode_round(self._next_round(wasted)))
         except TooLarge as failure:
             raise self._given_up(f"its answers and steps are too large for the request state: {failure}") from None
-        if (metrics := self._engine.root.metrics) is not None:
+        if (metrics := self._engine.metrics) is not None:
             for each in self._pending.values():
                 metrics.add(lazy.metrics.QUESTIONS, each["method"], "asked")
         return InputRequiredResult(self._pending, state)

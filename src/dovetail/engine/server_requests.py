@@ -120,8 +120,8 @@ class LiveRequests:
                 try:
                     exchange: Awaitable[Any] = self._exchange(input_request, timeout)
                     method, engine = input_request.server_request.method, self._engine
-                    if engine.root.metrics is not None:
-                        exchange = lazy.metrics.asked(engine.root.metrics, method, exchange)
+                    if engine.metrics is not None:
+                        exchange = lazy.metrics.asked(engine.metrics, method, exchange)
                     return await (exchange if engine.telemetry is None else engine.telemetry.ask(method, exchange))
                 finally:
                     self._pending.discard(task)
