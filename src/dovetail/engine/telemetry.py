@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Raw
 
-from dovetail import __version__, errors
 from dovetail import engine as lazy
+from dovetail import errors
 from dovetail.engine import audit
 from dovetail.engine.redaction import Redactor
 from dovetail.engine.request_context import RequestContext
@@ -79,7 +79,7 @@ def find_tracer() -> "Tracer | None":
     if _tracer is None:
         provider = trace.get_tracer_provider()
         if not isinstance(provider, _NOT_CONFIGURED):
-            found = provider.get_tracer("dovetail", __version__)
+            found = provider.get_tracer("dovetail")
             _tracer = None if isinstance(found, trace.NoOpTracer) else found
     return _tracer
 
