@@ -64,12 +64,11 @@ MAX_ID = 256  # characters
 MAX_CONTEXT = 4096  # characters of each part
 
 # What is taken of a context: within these bounds the propagators have nothing to complain about in the log.
+_VALUE = r"[!#-+\--:<-\[\]-~]{0,1024}"
 CONTEXT_KEYS = {
     "traceparent": re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,64})?"),
     "tracestate": re.compile(r"[ -~]{0,512}"),
-    "baggage": re.compile(
-        r"(?:(?:\A|,) ?[\w.*-]{1,256}=[!#-+\--:<-\[\]-~]{0,1024}(?:;[!#-+\--:<-\[\]-~]{1,256})*){1,64}", re.ASCII
-    ),
+    "baggage": re.compile(rf"(?:(?:\A|,) ?[\w.*-]{{1,256}}={_VALUE}(?:;{_VALUE})*){{1,64}}", re.ASCII),
 }
 _NOT_CONFIGURED = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 _propagators = (TraceContextTextMapPropagator(), W3CBaggagePropagator())
@@ -117,9 +116,8 @@ def _from_headers(request: Request) -> dict[str, str]:
 
 
 def _checked(carrier: Mapping[str, str]) -> dict[str, str]:
-    fit = {
-        key: value for key, value in carrier.items() if len(value) <= MAX_CONTEXT and CONTEXT_KEYS[key].fullmatch(value)
-    }
+    short = {key: value for key, value in carrier.items() if len(value) <= MAX_CONTEXT}
+    fit = {key: value for key, value in short.items() if CONTEXT_KEYS[key].fullmatch(value)}
     return fit if "traceparent" in fit else {}
 
 
