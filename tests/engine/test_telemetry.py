@@ -387,6 +387,15 @@ def parents(spans: Spans, span: Recorded) -> list[str]:
     return names
 
 
+async def test_a_mounted_server_is_traced_where_its_parent_is_not(spans: Spans) -> None:
+    parent = Server("parent", telemetry=False)
+    parent.mount(make_server(), "in")
+    async with Wire(parent, MODERN) as wire:
+        await call(wire, "in_spans", {"traceparent": CLIENT})
+    assert spans.one("async", "INTERNAL").parent == spans.one("tools/call spans").id
+    assert spans.one("tools/call spans").parent == PARENT
+
+
 async def test_mounted_servers_and_backends_are_in_the_trace(spans: Spans) -> None:
     backend, parent, silent = make_server(), Server("parent", telemetry=True), Server("silent", telemetry=False)
     silent.tool(name="quiet")(mine)

@@ -129,9 +129,9 @@ def _extract(carrier: Mapping[str, str]) -> "Context | None":
     return context if trace.get_current_span(context).get_span_context().is_valid else None
 
 
-def _inject(context: "Context | None" = None) -> dict[str, str]:
+def _inject(context: "Context | None" = None, *, with_baggage: bool = True) -> dict[str, str]:
     carrier: dict[str, str] = {}
-    for propagator in _propagators:
+    for propagator in _propagators if with_baggage else _propagators[:1]:
         propagator.inject(carrier, context)
     return carrier
 
@@ -202,7 +202,7 @@ class Telemetry:
             tracer = find_tracer()
             if tracer is None or context.request.method in UNTRACED:
                 return inner(context)
-            if context.served is not None:
+            if context.served is not None and engine.telemetry is not None:  # its parent makes the span of the request
                 return self._mounted(tracer, f"mount {engine.info.name}", inner, context)
             return self._serve(tracer, engine, inner, context)
 
@@ -317,7 +317,7 @@ class Telemetry:
 
     def asking(self, methods: Mapping[str, str]) -> Asked | None:
         """What the request state carries for the span of a question that is answered in another request."""
-        context = {} if find_tracer() is None else _inject()
+        context = {} if find_tracer() is None else _inject(with_baggage=False)
         return Asked(time.time_ns(), dict(methods), context) if "traceparent" in context else None
 
     # ── requests to servers ──
@@ -354,7 +354,7 @@ class ClientCall(msgspec.Struct, eq=False):
         span, meta = self.span, {**self.params.get("_meta", {}), **self.carrier}
         try:
             raw = await _inside(trace.set_span_in_context(span), send({**self.params, "_meta": meta}))
-            if span.is_recording() and b'"isError":true' in bytes(raw).replace(b" ", b""):
+            if span.is_recording() and b'"isError"' in bytes(raw):
                 with suppress(*UNREADABLE):
                     if msgspec.json.decode(raw, type=_CallResult).is_error:
                         _fail(span, "tool_error")
