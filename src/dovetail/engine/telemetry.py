@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Raw
 
-from dovetail import __version__, errors
 from dovetail import engine as lazy
+from dovetail import errors
 from dovetail.engine import audit
 from dovetail.engine.redaction import Redactor
 from dovetail.engine.request_context import RequestContext
@@ -61,12 +61,14 @@ UNTRACED = frozenset({"subscriptions/listen"})  # which lasts as long as its cli
 CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 MAX_CONTENT = 16 * 1024  # bytes of arguments, and of a result
 MAX_ID = 256  # characters
+MAX_CONTEXT = 4096  # characters of each part
 
 # What is taken of a context: within these bounds the propagators have nothing to complain about in the log.
+_VALUE = r"[!#-+\--:<-\[\]-~]{0,1024}"
 CONTEXT_KEYS = {
     "traceparent": re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,64})?"),
     "tracestate": re.compile(r"[ -~]{0,512}"),
-    "baggage": re.compile(r"(?:(?:\A|,) ?[\w.*-]{1,256}=[\w.*%+:/@-]{0,1024}){1,64}", re.ASCII),
+    "baggage": re.compile(rf"(?:(?:\A|,) ?[\w.*-]{{1,256}}={_VALUE}(?:;{_VALUE})*){{1,64}}", re.ASCII),
 }
 _NOT_CONFIGURED = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 _propagators = (TraceContextTextMapPropagator(), W3CBaggagePropagator())
@@ -79,7 +81,7 @@ def find_tracer() -> "Tracer | None":
     if _tracer is None:
         provider = trace.get_tracer_provider()
         if not isinstance(provider, _NOT_CONFIGURED):
-            found = provider.get_tracer("dovetail", __version__)
+            found = provider.get_tracer("dovetail")
             _tracer = None if isinstance(found, trace.NoOpTracer) else found
     return _tracer
 
@@ -114,7 +116,8 @@ def _from_headers(request: Request) -> dict[str, str]:
 
 
 def _checked(carrier: Mapping[str, str]) -> dict[str, str]:
-    fit = {key: value for key, value in carrier.items() if CONTEXT_KEYS[key].fullmatch(value)}
+    short = {key: value for key, value in carrier.items() if len(value) <= MAX_CONTEXT}
+    fit = {key: value for key, value in short.items() if CONTEXT_KEYS[key].fullmatch(value)}
     return fit if "traceparent" in fit else {}
 
 
@@ -126,9 +129,9 @@ def _extract(carrier: Mapping[str, str]) -> "Context | None":
     return context if trace.get_current_span(context).get_span_context().is_valid else None
 
 
-def _inject(context: "Context | None" = None) -> dict[str, str]:
+def _inject(context: "Context | None" = None, *, with_baggage: bool = True) -> dict[str, str]:
     carrier: dict[str, str] = {}
-    for propagator in _propagators:
+    for propagator in _propagators if with_baggage else _propagators[:1]:
         propagator.inject(carrier, context)
     return carrier
 
@@ -199,7 +202,7 @@ class Telemetry:
             tracer = find_tracer()
             if tracer is None or context.request.method in UNTRACED:
                 return inner(context)
-            if context.served is not None:
+            if context.served is not None and engine.telemetry is not None:  # its parent makes the span of the request
                 return self._mounted(tracer, f"mount {engine.info.name}", inner, context)
             return self._serve(tracer, engine, inner, context)
 
@@ -314,7 +317,7 @@ class Telemetry:
 
     def asking(self, methods: Mapping[str, str]) -> Asked | None:
         """What the request state carries for the span of a question that is answered in another request."""
-        context = {} if find_tracer() is None else _inject()
+        context = {} if find_tracer() is None else _inject(with_baggage=False)
         return Asked(time.time_ns(), dict(methods), context) if "traceparent" in context else None
 
     # ── requests to servers ──
@@ -351,7 +354,7 @@ class ClientCall(msgspec.Struct, eq=False):
         span, meta = self.span, {**self.params.get("_meta", {}), **self.carrier}
         try:
             raw = await _inside(trace.set_span_in_context(span), send({**self.params, "_meta": meta}))
-            if span.is_recording() and b'"isError":true' in bytes(raw).replace(b" ", b""):
+            if span.is_recording() and b'"isError"' in bytes(raw):
                 with suppress(*UNREADABLE):
                     if msgspec.json.decode(raw, type=_CallResult).is_error:
                         _fail(span, "tool_error")
