@@ -91,6 +91,8 @@ def test_the_monitor_finds_the_pods_their_port_and_the_token() -> None:
     assert endpoint["port"] in {port["name"] for port in WORKER["ports"]}
     token = endpoint["authorization"]["credentials"]
     assert token["key"] in BY_KIND["Secret", token["name"]]["stringData"]
+    (job,) = [each["replacement"] for each in endpoint["relabelings"] if each["targetLabel"] == "job"]
+    assert set(re.findall(r'job="(\w+)"', (ROOT / "docs" / "grafana" / "alerts.yaml").read_text())) == {job}
     assert f"```yaml\n{(DEPLOY / 'podmonitor.yaml').read_text()}```" in (ROOT / "docs" / "observability.md").read_text()
 
 

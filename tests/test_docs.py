@@ -35,7 +35,6 @@ from documented import PAGES, PROGRAMS, REVISIONS, ROOT, load, served
 from dovetail import Client, ElicitRequest, Field, Server, ServerError, ToolAnnotations, ToolError, ToolRegistry
 from dovetail.auth.principal import Principal
 from dovetail.client.config import ClientOptions
-from dovetail.engine.metrics import FAMILIES
 from dovetail.engine.options import ServerOptions
 from dovetail.registry.prompts import PromptOptions
 from dovetail.registry.resources import ResourceOptions
@@ -148,14 +147,6 @@ def test_the_options_of_http_are_documented_with_their_defaults_and_variables() 
         for name, default in msgspec.structs.asdict(HttpOptions()).items()
     ]
     assert [(name, ast.literal_eval(default), variable) for name, default, variable in documented] == real
-
-
-def test_the_families_of_metrics_are_documented() -> None:
-    rows = re.findall(
-        r"^\| `(\w+)` \| (\w+) \| (.*?) *\| .+ \|$", (ROOT / "docs" / "observability.md").read_text(), re.M
-    )
-    documented = [(name, kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows]
-    assert documented == [(each.name, each.kind, each.labels) for each in FAMILIES.values()]
 
 
 # ── programs ──
