@@ -11,6 +11,7 @@ import pytest
 import yaml
 from kubernetes_validate.utils import all_versions, latest_version
 
+import prometheus
 from documented import ROOT
 from dovetail import HttpApp, Server
 from dovetail.cli.doctor import OK, check_metrics, check_variables
@@ -94,6 +95,18 @@ def test_the_monitor_finds_the_pods_their_port_and_the_token() -> None:
     (job,) = [each["replacement"] for each in endpoint["relabelings"] if each["targetLabel"] == "job"]
     assert set(re.findall(r'job="(\w+)"', (ROOT / "docs" / "grafana" / "alerts.yaml").read_text())) == {job}
     assert f"```yaml\n{(DEPLOY / 'podmonitor.yaml').read_text()}```" in (ROOT / "docs" / "observability.md").read_text()
+
+
+def test_prometheus_understands_the_jobs_of_the_documentation(tmp_path: Path) -> None:
+    """But for the discovery of Pods, which Debian's Prometheus does not have."""
+    prometheus.demand()
+    page = (ROOT / "docs" / "observability.md").read_text()
+    jobs = re.findall(r"^```yaml\n(scrape_configs:.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(jobs) == 2
+    for number, job in enumerate(jobs):
+        job = job.replace("kubernetes_sd_configs: [{role: pod}]", "static_configs: []")
+        (tmp_path / f"{number}.yml").write_text(job)
+        prometheus.promtool("check", "config", "--syntax-only", tmp_path / f"{number}.yml")
 
 
 async def test_what_kubernetes_and_prometheus_ask_for_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
