@@ -126,7 +126,7 @@ def audited(trail: "AuditTrail", inner: "Layer") -> "Layer":
         def record(outcome: Outcome, code: int | None = None, reason: str | None = None) -> None:
             duration = round((time.perf_counter() - began) * 1000, 3)
             told = {"outcome": outcome, "code": code, "reason": reason}
-            trail.record(context, method, params, time=_timestamp(at), duration_ms=duration, **told)
+            trail.record(context, method, params, time=timestamp(at), duration_ms=duration, **told)
 
         try:
             result = await inner(context)
@@ -161,7 +161,7 @@ class AuditTrail:
             arguments = None if given is None or not self._with_arguments else redact_arguments(given, self._redactor)
             return {
                 "name": name,
-                "session": None if session is None else hashlib.sha256(session.id.encode()).hexdigest()[:16],
+                "session": None if session is None else session_digest(session.id),
                 "request_id": _label(request.id) if isinstance(request.id, str) else request.id,
                 "revision": request.revision.name,
                 "arguments": arguments,
@@ -174,7 +174,7 @@ class AuditTrail:
         principal: "Principal | None" = None, address: str | None = None,
     ) -> None:  # fmt: skip
         """Record a request that a transport refused before it read the body: `method` and `name` are those of HTTP."""
-        outcome = {"time": _timestamp(time.time()), "outcome": "refused", "code": failure.code}
+        outcome = {"time": timestamp(time.time()), "outcome": "refused", "code": failure.code}
         outcome["reason"] = _reason(failure)
         self._record(method, lambda: {"name": name}, principal, address, **outcome)
 
@@ -201,11 +201,17 @@ class AuditTrail:
 
 
 def _log_event(event: AuditEvent, level: int) -> None:
-    audit_log.log(level, "%s", escaped(jsonrpc.encode(event).decode()), extra={"is_redacted": True})
+    shown = {"message": f"{event.method} {event.outcome}", "audit": event}  # in a line of JSON
+    extra = {"is_redacted": True, "dovetail": shown}
+    audit_log.log(level, "%s", escaped(jsonrpc.encode(event).decode()), extra=extra)
 
 
-def _timestamp(seconds: float) -> str:
+def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def session_digest(id: str) -> str:
+    return hashlib.sha256(id.encode()).hexdigest()[:16]
 
 
 def _label(text: str | None) -> str | None:

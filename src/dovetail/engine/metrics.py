@@ -57,7 +57,9 @@ OPERATIONS = Family(
     "Duration of requests.",
     ("mcp_method_name", "mcp_protocol_version", "gen_ai_tool_name", "outcome", "error_type"),
 )
-FAMILIES = {each.name: each for each in (OPERATIONS,)}
+LOOP_BLOCKED = Family("dovetail_loop_blocked_total", "counter", "Blocks of the event loop.", ("gen_ai_tool_name",))
+THREAD_STUCK = Family("dovetail_thread_stuck_total", "counter", "Threads not given back.", ("gen_ai_tool_name",))
+FAMILIES = {each.name: each for each in (OPERATIONS, LOOP_BLOCKED, THREAD_STUCK)}
 
 
 def _doubles(buffer: mmap.mmap | bytes | bytearray) -> Cells:

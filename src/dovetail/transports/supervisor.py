@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from dovetail.errors import SetupError
+from dovetail.transports.process import print_line
 
 NOT_STARTED = float("inf")
 PID = struct.Struct("=q")  # written to a pipe by a worker that has started; so few bytes are written in one piece
@@ -247,6 +248,4 @@ class Supervisor:
 
 def _print_error(line: str) -> None:
     """Print an error. The parent does not log: its log thread would be missing in workers that it forks later."""
-    with contextlib.suppress(Exception):
-        sys.stderr.write(f"dovetail: {line}\n")
-        sys.stderr.flush()
+    print_line(f"dovetail: {line}", logging.ERROR)

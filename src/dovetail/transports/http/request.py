@@ -96,6 +96,7 @@ class HttpRequest(msgspec.Struct, eq=False):
         return "text/html" in accepted and not is_mcp and accepted.isdisjoint({JSON, "text/event-stream"})
 
     async def refuse(self, failure: ProtocolError, id: RequestId | None = None, *, id_optional: bool = True) -> None:
+        log.debug("a request is refused: %s", failure)
         body = jsonrpc.error(id, failure, id_optional=id_optional)
         await self.response.json(failure.http_status, body, self.response.error_headers(failure))
 
