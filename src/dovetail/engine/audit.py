@@ -162,7 +162,7 @@ class AuditTrail:
             return {
                 "name": name,
                 "session": None if session is None else session_digest(session.id),
-                "request_id": _label(request.id) if isinstance(request.id, str) else request.id,
+                "request_id": redacted_label(request.id, self._redactor) if isinstance(request.id, str) else request.id,
                 "revision": request.revision.name,
                 "arguments": arguments,
             }
@@ -184,8 +184,8 @@ class AuditTrail:
     ) -> None:  # fmt: skip
         try:
             fields = describe()
-            if (name := fields["name"]) is not None:  # a URI may hold a password, of which the cut must leave no part
-                fields["name"] = _cut(self._redactor.text(name[: 4 * MAX_NAME]), MAX_NAME)
+            if (name := fields["name"]) is not None:  # a URI may hold a password
+                fields["name"] = redacted_label(name, self._redactor, MAX_NAME)
             if principal is not None:
                 fields |= {each: _label(getattr(principal, each)) for each in ("subject", "client", "issuer")}
             self._send(AuditEvent(method=method, address=address, **fields, **outcome))
@@ -212,6 +212,11 @@ def timestamp(seconds: float) -> str:
 
 def session_digest(id: str) -> str:
     return hashlib.sha256(id.encode()).hexdigest()[:16]
+
+
+def redacted_label(text: str, redactor: Redactor, most: int = MAX_LABEL) -> str:
+    """A text of a client without secrets, of which the cut must leave no part."""
+    return jsonrpc.sendable(_cut(redactor.text(text[: 4 * most]), most))
 
 
 def _label(text: str | None) -> str | None:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from dovetail.engine import audit
+from dovetail.engine.audit import MAX_LABEL, redacted_label
 from dovetail.engine.redaction import CUT, Redactor, escaped
 from dovetail.engine.request_context import RequestContext
 from dovetail.protocol import jsonrpc
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from dovetail.engine.dispatch import Layer
     from dovetail.engine.engine import Engine
 
-MAX_LABEL = 256  # characters of a name, an id or a subject
 MAX_BODY_BYTES = 1_000  # of arguments, and of a result
 MAX_MEMBERS = 16  # of each of them
 IN_EVERY_RESULT = {"_meta", "resultType", "isError"}  # and not shown
@@ -89,12 +89,6 @@ def trace_ids() -> dict[str, str]:
     return {}
 
 
-def _label(text: str, redactor: Redactor, most: int = MAX_LABEL) -> str:
-    """A text of a client, without secrets, of which the cut must leave no part."""
-    clean = redactor.text(text[: 4 * most])
-    return clean if len(clean) <= most else clean[:most] + CUT
-
-
 class RequestLog:
     """Two lines for each request: what it asks for, and what became of it."""
 
@@ -106,8 +100,8 @@ class RequestLog:
         request = context.request
         describe = audit.SUBJECTS.get(request.method)
         name, given = (None, None) if describe is None else describe(request.params)
-        named = "" if name is None else " " + _label(name, self._redactor, audit.MAX_NAME)
-        what = f"{_label(str(call.request_id), self._redactor)} {request.method}{named}"
+        named = "" if name is None else " " + redacted_label(name, self._redactor, audit.MAX_NAME)
+        what = f"{redacted_label(str(call.request_id), self._redactor)} {request.method}{named}"
         log.debug("%s%s", what, self._shown(given))
         try:
             result = await inner(context)
@@ -163,7 +157,8 @@ class JsonFormatter(logging.Formatter):
             return trace_ids()
         named = {name: getattr(call, name) for name in ("request_id", "method", "tool", "principal")}
         cleaned = {
-            name: _label(each, self._redactor) if isinstance(each, str) else each for name, each in named.items()
+            name: redacted_label(each, self._redactor) if isinstance(each, str) else each
+            for name, each in named.items()
         }
         session = None if call.session is None else audit.session_digest(call.session)
         return {**cleaned, "session": session, **call.trace, **trace_ids(), "duration_ms": call.milliseconds}

@@ -93,7 +93,8 @@ class Watchdog:
         if held_for < self._timings.blocked or not (is_certain or self._seen is seen):
             return
         self._seen = None
-        self._holder = next(filter(None, (tools.get(each.f_code) for each in own)), "")
+        called = [name for each in own if (name := tools.get(each.f_code))]
+        self._holder = called[-1] if called else ""  # a tool may call the function of another one
         subject, place = f"tool {self._holder}" if self._holder else "a function", _place(own[0])
         if is_due(self._reported, self._holder or place, self._timings.repeat):
             words = "%s holds the event loop, and all other calls wait: for %.1f s so far, at %s; %s"
