@@ -152,6 +152,7 @@ def test_the_commands_of_the_container(tmp_path: Path) -> None:
             assert (check[0], done.returncode) == ("python", code)
         server.signal(signal.SIGTERM)
         assert server.exits() == 0
+        assert all(json.loads(line)["logger"].startswith("dovetail") for line in server.said.splitlines())
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ import contextvars
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from dovetail.engine.server_requests import UrlElicitations
     from dovetail.engine.telemetry import Telemetry
     from dovetail.engine.tool_search import ToolSearch
+    from dovetail.engine.watchdog import Watchdog
     from dovetail.extensions.tasks import Tasks
     from dovetail.registry.prompts import Completer, Prompt
     from dovetail.state.base import StateBackend
@@ -70,6 +71,14 @@ class TaskTimings(msgspec.Struct, frozen=True):
     retry_delay: float = 2.0
 
 
+class WatchdogTimings(msgspec.Struct, frozen=True):
+    """Seconds."""
+
+    begin_after: float = 1.0  # so that a server starts without the watchdog
+    blocked: float = 0.5  # from which on a function holds the event loop for too long
+    repeat: float = 60.0  # between two lines of the log about the same function
+
+
 class Engine:
     """A server without its transports."""
 
@@ -82,6 +91,9 @@ class Engine:
         guard_loggers(options.redact)
         most = options.max_threads
         self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), share=max(1, most // 2))
+        self.threads.on_stuck = lambda label: lazy.watchdog.count_stuck(self, label)
+        self.watchdog_timings = WatchdogTimings()
+        self._watchdog: Watchdog | None = None  # while it serves
         self.lease_timings = LeaseTimings()
         self.mount: Mount | None = None  # where it is mounted
         self.mounts: Mounts | None = None  # from the first one on
@@ -483,13 +495,32 @@ class Engine:
             self.resources.begin(watching=self.options.list_changed)
             if self.mounts is not None:
                 await self.mounts.start()
+            if log.isEnabledFor(logging.DEBUG) and self.mount is None:
+                self.observe("log", lazy.request_log.logged)
             self.is_serving = True
             try:
-                yield value
+                with self._watched() if self.mount is None else nullcontext():
+                    yield value
             finally:
                 self.is_serving = False
                 if self.mounts is not None:
                     await self.mounts.stop()
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Have a watchdog report what holds the event loop, from a little later on."""
+
+        def begin() -> None:
+            self._watchdog = lazy.watchdog.Watchdog(self)
+
+        timer = asyncio.get_running_loop().call_later(self.watchdog_timings.begin_after, begin)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if self._watchdog is not None:
+                self._watchdog.stop()
+                self._watchdog = None
 
     @asynccontextmanager
     async def _secrets_shared(self) -> AsyncIterator[None]:

@@ -26,6 +26,7 @@ import msgspec
 
 from dovetail import engine as lazy_engine
 from dovetail.errors import SetupError
+from dovetail.transports.process import print_line
 
 if TYPE_CHECKING:
     from dovetail.engine.metrics import Metrics
@@ -262,6 +263,4 @@ class Supervisor:
 
 def _print_error(line: str) -> None:
     """Print an error. The parent does not log: its log thread would be missing in workers that it forks later."""
-    with contextlib.suppress(Exception):
-        sys.stderr.write(f"dovetail: {line}\n")
-        sys.stderr.flush()
+    print_line(f"dovetail: {line}", logging.ERROR)

@@ -97,6 +97,7 @@ class HttpRequest(msgspec.Struct, eq=False):
         return "text/html" in accepted and not is_mcp and accepted.isdisjoint({JSON, "text/event-stream"})
 
     async def refuse(self, failure: ProtocolError, id: RequestId | None = None, *, id_optional: bool = True) -> None:
+        log.debug("a request is refused: %s", failure)
         if self.on_refusal is not None:
             self.on_refusal(failure.http_status)
         body = jsonrpc.error(id, failure, id_optional=id_optional)
