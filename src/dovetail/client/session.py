@@ -227,7 +227,7 @@ class ClientSession:
     def _traced(self, method: str, params: Params) -> Callable[[Send], Awaitable[Raw]] | None:
         """What makes the span of a request, with the rounds of its questions; None if it has one, or needs none."""
         assert self._telemetry is not None
-        return self._telemetry.call(method, params, self.revision.name, self._transport.network)
+        return self._telemetry.call(method, params, self.revision.name)
 
     @property
     def prepare_input(self) -> PrepareHandler:

@@ -51,12 +51,8 @@ METHOD, REVISION, SESSION, URI = "mcp.method.name", "mcp.protocol.version", "mcp
 REQUEST_ID, STATUS_CODE, ERROR_TYPE = "jsonrpc.request.id", "rpc.response.status_code", "error.type"
 OPERATION, TOOL, PROMPT = "gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.prompt.name"
 ARGUMENTS, RESULT = "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
-NETWORK: dict[str | None, dict[str, str]] = {
-    "tcp": {"network.transport": "tcp", "network.protocol.name": "http"},
-    "pipe": {"network.transport": "pipe"},
-    None: {},  # in this process
-}
-EXECUTE_TOOL = "execute_tool"
+OVER_HTTP = {"network.transport": "tcp", "network.protocol.name": "http"}
+OVER_PIPE = {"network.transport": "pipe"}
 
 NAMED_BY = {"tools/call": TOOL, "prompts/get": PROMPT}  # the method: the attribute of the name in its params
 UNTRACED = frozenset({"subscriptions/listen"})  # which lasts as long as its client
@@ -239,8 +235,8 @@ class Telemetry:
         name = request.params.name if key is not None and _is_known(engine, request) else None
         parent, links = self._parent(tracer, engine, context)
         is_http = request.headers is not None or context.locate is not None
-        network = "tcp" if is_http else None if context.in_process else "pipe"
-        attributes = _attributes(method, key, name, request.revision.name, network)
+        network = OVER_HTTP if is_http else {} if context.in_process else OVER_PIPE
+        attributes = _attributes(method, key, name, request.revision.name) | network
         attributes[REQUEST_ID] = str(request.id)[:MAX_ID]
         span = tracer.start_span(_span_name(method, name), parent, trace.SpanKind.SERVER, attributes, links)
         if span.is_recording():
@@ -252,8 +248,8 @@ class Telemetry:
                 span.update_name(_span_name(method, request.params.name))
                 span.set_attribute(key, request.params.name)
             if self._with_content and isinstance(result, ToolResult):
-                parts = {"content": tuple(result.content), "structuredContent": result.structured}
-                given = {name: part for name, part in parts.items() if part not in ((), UNSET)}
+                given = {"content": result.content} if result.content else {}
+                given |= {} if result.structured is UNSET else {"structuredContent": result.structured}
                 span.set_attribute(RESULT, self._content(Raw(jsonrpc.encode(given))))
 
         return _inside(span, parent, inner(context), partial(_fail_served, request), describe)
@@ -315,7 +311,7 @@ class Telemetry:
     # ── requests to servers ──
 
     def call(
-        self, method: str, params: Mapping[str, Any], revision: str, network: str | None
+        self, method: str, params: Mapping[str, Any], revision: str
     ) -> Callable[[SendRound], Awaitable[Raw]] | None:
         """What makes the span of a request, with all its rounds; None if it has one already, or needs none."""
         tracer = find_tracer()
@@ -323,12 +319,14 @@ class Telemetry:
             return None
         key = NAMED_BY.get(method)
         name = None if key is None else str(params.get("name", ""))[: audit.MAX_LABEL]
-        attributes = _attributes(method, key, name, revision, network)
+        attributes = _attributes(method, key, name, revision)
         span = tracer.start_span(_span_name(method, name), kind=trace.SpanKind.CLIENT, attributes=attributes)
         self._tell_uri(span, params.get("uri"))
         carrier = _inject(trace.set_span_in_context(span))
         traced = {**params, "_meta": {**params.get("_meta", {}), **carrier}}
-        return (lambda send: _inside(span, None, send(traced), describe=_describe_raw)) if carrier else None
+        if "traceparent" not in carrier:
+            return None
+        return lambda send: _inside(span, None, send(traced), describe=_describe_raw)
 
     @staticmethod
     def without_context(params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -342,10 +340,10 @@ def _span_name(method: str, name: str | None) -> str:
     return method if name is None else f"{method} {name}"
 
 
-def _attributes(method: str, key: str | None, name: str | None, revision: str, network: str | None) -> dict[str, str]:
-    attributes = {METHOD: method, REVISION: revision, **NETWORK[network]}
+def _attributes(method: str, key: str | None, name: str | None, revision: str) -> dict[str, str]:
+    attributes = {METHOD: method, REVISION: revision}
     if key == TOOL:
-        attributes[OPERATION] = EXECUTE_TOOL
+        attributes[OPERATION] = "execute_tool"
     if key is not None and name is not None:
         attributes[key] = name
     return attributes
