@@ -23,7 +23,7 @@ from dovetail.engine.options import TRACE_VARIABLES
 from http_serving import serving, settle
 from http_wire import HttpWire
 from server_requests import accept
-from task_stage import TaskClient, TaskStage
+from task_stage import DECLARED, TaskClient, TaskStage
 from tracing import CLIENT, Recorded, Spans, recording
 from wire import MODERN, Wire
 
@@ -165,12 +165,22 @@ async def test_failures_have_a_type_and_no_text(spans: Spans) -> None:
     assert not any(SECRET in each.whole or "Traceback" in each.whole for each in spans.all())
 
 
-SECRETS = {"password": SECRET, "note": f"Bearer {SECRET * 4}", "url": f"https://me:{SECRET}@example.com"}
+SECRETS = {
+    **dict.fromkeys(("password", "Authorization", "set_cookie", "clientSecret", "api_key", "refresh_token"), SECRET),
+    "note": f"Bearer {SECRET * 4}",
+    "url": f"https://me:{SECRET}@example.com",
+    "jwt is": f"eyJhbGciOiJIUzI1NiJ9.{SECRET}.{SECRET}",
+    "key": f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----",
+    "line": f"Cookie: a={SECRET}; c=d",
+    "pushed": f"with ghp_abcdefghijklmnop{SECRET}",
+    "nested": [{"deep": {"passwords": [SECRET]}}, f"curl --db-password={SECRET}", f'{{"secret": "{SECRET}"}}'],
+}
 
 
 @pytest.mark.parametrize("shown", [False, True])
-async def test_no_secret_is_in_a_span(spans: Spans, shown: bool) -> None:
-    server = make_server(telemetry_content=shown)
+async def test_no_secret_is_in_a_span(spans: Spans, shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", str(shown))
+    server = make_server()
 
     @server.tool
     async def echo(data: dict[str, Any]) -> dict[str, Any]:
@@ -210,13 +220,18 @@ async def test_a_task_goes_on_in_the_context_of_its_request(spans: Spans) -> Non
         await stage.go.wait()
         return await mine("task")
 
-    async with Wire(stage.server, MODERN) as wire:
+    async with Wire(stage.server, MODERN, capabilities=DECLARED) as wire:
         client = TaskClient(wire, MODERN)
         id = await client.begin("later")
         request = spans.one("tools/call later")
         stage.go.set()
         assert await client.text(id) == "task"
+        id = await client.begin("greet_both")
+        await client.answer(id, One="x", Two="y")
+        assert await client.text(id) == "x and y"
     assert spans.one("task", "INTERNAL").parent == request.id
+    asking = spans.one("tools/call greet_both")
+    assert [each.parent for each in spans.named("elicitation/create", "CLIENT")] == [asking.id] * 2
 
 
 async def test_where_the_parent_is_found(spans: Spans) -> None:

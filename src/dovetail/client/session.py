@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -28,7 +28,7 @@ from dovetail.protocol.revisions import Revision
 from dovetail.protocol.types import IDEMPOTENCY_KEY, PROCESS_KEY
 
 if TYPE_CHECKING:
-    from dovetail.engine.telemetry import ClientCall, Telemetry
+    from dovetail.engine.telemetry import Telemetry
 
 log = logging.getLogger("dovetail.client")
 
@@ -159,7 +159,7 @@ class ClientSession:
     ) -> Raw:
         if self._telemetry is not None and (call := self._traced(method, params)) is not None:
             send = partial(ClientSession.send, self, method, timeout=timeout, progress_handler=progress_handler)
-            return await call.run(partial(send, log_level=log_level, on_sent=on_sent, cancellable=cancellable))
+            return await call(partial(send, log_level=log_level, on_sent=on_sent, cancellable=cancellable))
         seconds = self.seconds(timeout)
         if self._session_ended:
             await self._renew_session(method, seconds)
@@ -219,15 +219,15 @@ class ClientSession:
     async def finish(self, method: str, params: Params, send: Send) -> Raw:
         """The result of a request that may take several rounds; `send` makes one of them."""
         if self._telemetry is not None and (call := self._traced(method, params)) is not None:
-            return await call.run(partial(self.finish, method, send=send))
+            return await call(partial(self.finish, method, send=send))
         if method not in INPUT_METHODS or not self.revision.input_required:
             return await send(params)
         return await run_rounds(method, params, send, self.prepare_input, self._max_rounds)
 
-    def _traced(self, method: str, params: Params) -> "ClientCall | None":
-        """The span of a request, with the rounds of its questions; None if it has one, or if there are to be none."""
+    def _traced(self, method: str, params: Params) -> Callable[[Send], Awaitable[Raw]] | None:
+        """What makes the span of a request, with the rounds of its questions; None if it has one, or needs none."""
         assert self._telemetry is not None
-        return self._telemetry.call(method, params, self.revision.name, self._transport.network)
+        return self._telemetry.call(method, params, self.revision.name)
 
     @property
     def prepare_input(self) -> PrepareHandler:

@@ -118,11 +118,8 @@ TRACE_VARIABLES = (
 def telemetry_module(option: bool | None) -> ModuleType | None:
     """The module that makes spans, loaded; None if there shall be none. Raises SetupError if its package is missing."""
     environ = os.environ
-    if option is False or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        return None
-    if not option and environ.get("OTEL_TRACES_EXPORTER") == "none":
-        return None
-    if not option and not any(map(environ.get, TRACE_VARIABLES)):
+    is_wanted = any(map(environ.get, TRACE_VARIABLES)) and environ.get("OTEL_TRACES_EXPORTER") != "none"
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or not (is_wanted if option is None else option):
         return None
     try:
         return lazy.telemetry

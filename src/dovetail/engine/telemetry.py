@@ -5,11 +5,13 @@ HTTP. The user configures the SDK. As long as there is none, calls go straight t
 """
 
 import asyncio
+import logging
 import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -49,12 +51,8 @@ METHOD, REVISION, SESSION, URI = "mcp.method.name", "mcp.protocol.version", "mcp
 REQUEST_ID, STATUS_CODE, ERROR_TYPE = "jsonrpc.request.id", "rpc.response.status_code", "error.type"
 OPERATION, TOOL, PROMPT = "gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.prompt.name"
 ARGUMENTS, RESULT = "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
-NETWORK: dict[str | None, dict[str, str]] = {
-    "tcp": {"network.transport": "tcp", "network.protocol.name": "http"},
-    "pipe": {"network.transport": "pipe"},
-    None: {},  # in this process
-}
-EXECUTE_TOOL = "execute_tool"
+OVER_HTTP = {"network.transport": "tcp", "network.protocol.name": "http"}
+OVER_PIPE = {"network.transport": "pipe"}
 
 NAMED_BY = {"tools/call": TOOL, "prompts/get": PROMPT}  # the method: the attribute of the name in its params
 UNTRACED = frozenset({"subscriptions/listen"})  # which lasts as long as its client
@@ -73,6 +71,7 @@ CONTEXT_KEYS = {
 _NOT_CONFIGURED = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 _propagators = (TraceContextTextMapPropagator(), W3CBaggagePropagator())
 _tracer: "Tracer | None" = None
+log = logging.getLogger("dovetail")
 
 
 def find_tracer() -> "Tracer | None":
@@ -89,23 +88,15 @@ def find_tracer() -> "Tracer | None":
 # ── context ──
 
 
-class _TracedParams(msgspec.Struct):
-    """The params of a request, as far as they are about its trace."""
-
-    meta: dict[str, Raw] = msgspec.field(name="_meta", default_factory=dict)
-
-
 def _from_meta(raw: Raw) -> dict[str, str]:
     """The W3C context in `_meta` (SEP-414); empty if there is none, or it is malformed."""
     if b'"traceparent"' not in bytes(raw):
         return {}
-    carrier: dict[str, str] = {}
-    with suppress(*UNREADABLE):
-        meta = msgspec.json.decode(raw, type=_TracedParams).meta
-        for key in CONTEXT_KEYS.keys() & meta.keys():
-            if bytes(meta[key])[:1] == b'"':
-                carrier[key] = msgspec.json.decode(meta[key])
-    return _checked(carrier)
+    with suppress(KeyError, *UNREADABLE):
+        meta = jsonrpc.members(jsonrpc.members(raw)["_meta"])
+        given = {key: meta[key] for key in CONTEXT_KEYS if bytes(meta.get(key, b""))[:1] == b'"'}
+        return _checked({key: msgspec.json.decode(value) for key, value in given.items()})
+    return {}
 
 
 def _from_headers(request: Request) -> dict[str, str]:
@@ -153,7 +144,7 @@ def _link(context: "Context") -> "Link":
 
 
 def _fail(span: "Span", error_type: str, code: int | None = None) -> None:
-    """Say what kind of failure it was, and no more: its text may hold what is nobody's business."""
+    """Say what kind of failure it was, and no more: its text may hold anything."""
     span.set_attribute(ERROR_TYPE, error_type)
     if code is not None:
         span.set_attribute(STATUS_CODE, str(code))
@@ -162,29 +153,58 @@ def _fail(span: "Span", error_type: str, code: int | None = None) -> None:
 
 
 def _fail_by(span: "Span", failure: BaseException) -> None:
-    """The failure of a request that we have made."""
+    """The failure of a request that this process has made."""
     code = getattr(failure, "code", None)
-    if isinstance(failure, asyncio.CancelledError | GeneratorExit):
-        _fail(span, "cancelled")
+    if isinstance(code, int):
+        _fail(span, str(code), code)
     elif isinstance(failure, TimeoutError):
         _fail(span, "timeout")
-    elif isinstance(code, int):
-        _fail(span, str(code), code)
     else:
-        _fail(span, type(failure).__name__)
+        is_end = isinstance(failure, asyncio.CancelledError | GeneratorExit)
+        _fail(span, "cancelled" if is_end else type(failure).__name__)
 
 
-async def _inside(context: "Context", work: Awaitable[T]) -> T:
-    """The value of `work`, for which the context is the current one."""
-    token = otel_context.attach(context)
+def _fail_served(request: Request, span: "Span", failure: BaseException) -> None:
+    outcome, code = audit.failure_outcome(failure, request)
+    _fail(span, outcome if code is None else str(code), code)
+
+
+def _describe_result(span: "Span", result: Result) -> None:
+    if audit.result_outcome(result) == "tool_error":
+        _fail(span, "tool_error")
+
+
+class _CallResult(msgspec.Struct, rename="camel"):
+    is_error: bool = False
+
+
+def _describe_raw(span: "Span", raw: Raw) -> None:
+    with suppress(*UNREADABLE):
+        if msgspec.json.decode(raw, type=_CallResult).is_error:
+            _fail(span, "tool_error")
+
+
+async def _inside(
+    span: "Span", parent: "Context | None", work: Awaitable[T],
+    fail: Callable[["Span", BaseException], None] = _fail_by, describe: Callable[["Span", T], None] | None = None,
+) -> T:  # fmt: skip
+    """The value of `work`, during which the span is the current one."""
+    token = otel_context.attach(trace.set_span_in_context(span, parent))
     try:
         value = await work
-    except GeneratorExit:  # the loop has ended: this is another context
-        raise
-    except BaseException:
-        otel_context.detach(token)
+    except BaseException as failure:
+        if not isinstance(failure, GeneratorExit):  # the loop has ended: this is another context
+            otel_context.detach(token)
+        fail(span, failure)
+        span.end()
         raise
     otel_context.detach(token)
+    if describe is not None and span.is_recording():
+        try:
+            describe(span, value)
+        except Exception:  # which must not harm the request
+            log.exception("the result of a request could not be described in its span")
+    span.end()
     return value
 
 
@@ -202,39 +222,37 @@ class Telemetry:
             tracer = find_tracer()
             if tracer is None or context.request.method in UNTRACED:
                 return inner(context)
-            if context.served is not None and engine.telemetry is not None:  # its parent makes the span of the request
-                return self._mounted(tracer, f"mount {engine.info.name}", inner, context)
-            return self._serve(tracer, engine, inner, context)
+            if context.served is None or engine.telemetry is None:
+                return self._serve(tracer, engine, inner, context)
+            span = tracer.start_span(f"mount {engine.info.name}")  # its parent has made that of the request
+            return _inside(span, None, inner(context), partial(_fail_served, context.request), _describe_result)
 
         return layer
 
-    async def _serve(self, tracer: "Tracer", engine: "Engine", inner: "Layer", context: RequestContext) -> Result:
+    def _serve(self, tracer: "Tracer", engine: "Engine", inner: "Layer", context: RequestContext) -> Awaitable[Result]:
         request = context.request
         method, key = request.method, NAMED_BY.get(request.method)
         name = request.params.name if key is not None and _is_known(engine, request) else None
         parent, links = self._parent(tracer, engine, context)
         is_http = request.headers is not None or context.locate is not None
-        network = "tcp" if is_http else None if context.in_process else "pipe"
-        attributes = _attributes(method, key, name, request.revision.name, network)
+        network = OVER_HTTP if is_http else {} if context.in_process else OVER_PIPE
+        attributes = _attributes(method, key, name, request.revision.name) | network
         attributes[REQUEST_ID] = str(request.id)[:MAX_ID]
         span = tracer.start_span(_span_name(method, name), parent, trace.SpanKind.SERVER, attributes, links)
         if span.is_recording():
-            self._describe(span, request)
-        try:
-            result = await _inside(trace.set_span_in_context(span, parent), inner(context))
-        except BaseException as failure:
-            outcome, code = audit.failure_outcome(failure, request)
-            _fail(span, outcome if code is None else str(code), code)
-            raise
-        else:
-            if span.is_recording():
-                if key is not None and name is None and _is_known(engine, request):  # fetched from elsewhere
-                    span.update_name(_span_name(method, request.params.name))
-                    span.set_attribute(key, request.params.name)
-                self._tell_result(span, result)
-            return result
-        finally:
-            span.end()
+            self._describe_request(span, request)
+
+        def describe(span: "Span", result: Result) -> None:
+            _describe_result(span, result)
+            if key is not None and name is None and _is_known(engine, request):  # fetched from elsewhere
+                span.update_name(_span_name(method, request.params.name))
+                span.set_attribute(key, request.params.name)
+            if self._with_content and isinstance(result, ToolResult):
+                given = {"content": result.content} if result.content else {}
+                given |= {} if result.structured is UNSET else {"structuredContent": result.structured}
+                span.set_attribute(RESULT, self._content(Raw(jsonrpc.encode(given))))
+
+        return _inside(span, parent, inner(context), partial(_fail_served, request), describe)
 
     def _parent(self, tracer: "Tracer", engine: "Engine", context: RequestContext) -> "tuple[Context, list[Link]]":
         """The parent of a request's span: the client's span, else that of the host, else the round that has asked."""
@@ -261,7 +279,7 @@ class Telemetry:
             tracer.start_span(method, asking, trace.SpanKind.CLIENT, attributes, start_time=found[0].at).end()
         return asking
 
-    def _describe(self, span: "Span", request: Request) -> None:
+    def _describe_request(self, span: "Span", request: Request) -> None:
         if request.session is not None:
             span.set_attribute(SESSION, audit.session_digest(request.session.id))
         self._tell_uri(span, getattr(request.params, "uri", None))
@@ -272,33 +290,9 @@ class Telemetry:
         if isinstance(uri, str) and span.is_recording():  # it may hold a password, of which the cut must leave no part
             span.set_attribute(URI, self._redactor.text(uri[: 4 * audit.MAX_NAME])[: audit.MAX_NAME])
 
-    def _tell_result(self, span: "Span", result: Result) -> None:
-        if audit.result_outcome(result) == "tool_error":
-            _fail(span, "tool_error")
-        if self._with_content and isinstance(result, ToolResult):
-            parts = {"content": tuple(result.content), "structuredContent": result.structured}
-            given = {name: part for name, part in parts.items() if part not in ((), UNSET)}
-            span.set_attribute(RESULT, self._content(Raw(jsonrpc.encode(given))))
-
     def _content(self, given: Raw) -> str:
         """Arguments or a result without secrets; of what is long, the members that fit."""
         return jsonrpc.encode(audit.redact_arguments(given, self._redactor, max_bytes=MAX_CONTENT)).decode()
-
-    async def _mounted(self, tracer: "Tracer", name: str, inner: "Layer", context: RequestContext) -> Result:
-        """The part of a mounted server in a call."""
-        request = context.request
-        span = tracer.start_span(name)
-        try:
-            result = await _inside(trace.set_span_in_context(span), inner(context))
-            if audit.result_outcome(result) == "tool_error":
-                _fail(span, "tool_error")
-            return result
-        except BaseException as failure:
-            outcome, code = audit.failure_outcome(failure, request)
-            _fail(span, outcome if code is None else str(code))
-            raise
-        finally:
-            span.end()
 
     # ── questions to clients ──
 
@@ -307,13 +301,7 @@ class Telemetry:
         if (tracer := find_tracer()) is None:
             return await work
         span = tracer.start_span(method, kind=trace.SpanKind.CLIENT, attributes={METHOD: method})
-        try:
-            return await work
-        except BaseException as failure:
-            _fail_by(span, failure)
-            raise
-        finally:
-            span.end()
+        return await _inside(span, None, work)
 
     def asking(self, methods: Mapping[str, str]) -> Asked | None:
         """What the request state carries for the span of a question that is answered in another request."""
@@ -322,18 +310,23 @@ class Telemetry:
 
     # ── requests to servers ──
 
-    def call(self, method: str, params: Mapping[str, Any], revision: str, network: str | None) -> "ClientCall | None":
-        """The span of a request; None if it has one already, or needs none."""
+    def call(
+        self, method: str, params: Mapping[str, Any], revision: str
+    ) -> Callable[[SendRound], Awaitable[Raw]] | None:
+        """What makes the span of a request, with all its rounds; None if it has one already, or needs none."""
         tracer = find_tracer()
         if tracer is None or method in UNTRACED or "traceparent" in params.get("_meta", ()):
             return None
         key = NAMED_BY.get(method)
         name = None if key is None else str(params.get("name", ""))[: audit.MAX_LABEL]
-        attributes = _attributes(method, key, name, revision, network)
+        attributes = _attributes(method, key, name, revision)
         span = tracer.start_span(_span_name(method, name), kind=trace.SpanKind.CLIENT, attributes=attributes)
         self._tell_uri(span, params.get("uri"))
         carrier = _inject(trace.set_span_in_context(span))
-        return ClientCall(span, carrier, params) if "traceparent" in carrier else None
+        traced = {**params, "_meta": {**params.get("_meta", {}), **carrier}}
+        if "traceparent" not in carrier:
+            return None
+        return lambda send: _inside(span, None, send(traced), describe=_describe_raw)
 
     @staticmethod
     def without_context(params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -343,41 +336,14 @@ class Telemetry:
         return {**params, "_meta": {key: each for key, each in params["_meta"].items() if key not in CONTEXT_KEYS}}
 
 
-class ClientCall(msgspec.Struct, eq=False):
-    """A request to a server, with all its rounds."""
-
-    span: Any
-    carrier: dict[str, str]
-    params: Mapping[str, Any]
-
-    async def run(self, send: SendRound) -> Raw:
-        span, meta = self.span, {**self.params.get("_meta", {}), **self.carrier}
-        try:
-            raw = await _inside(trace.set_span_in_context(span), send({**self.params, "_meta": meta}))
-            if span.is_recording() and b'"isError"' in bytes(raw):
-                with suppress(*UNREADABLE):
-                    if msgspec.json.decode(raw, type=_CallResult).is_error:
-                        _fail(span, "tool_error")
-            return raw
-        except BaseException as failure:
-            _fail_by(span, failure)
-            raise
-        finally:
-            span.end()
-
-
-class _CallResult(msgspec.Struct, rename="camel"):
-    is_error: bool = False
-
-
 def _span_name(method: str, name: str | None) -> str:
     return method if name is None else f"{method} {name}"
 
 
-def _attributes(method: str, key: str | None, name: str | None, revision: str, network: str | None) -> dict[str, str]:
-    attributes = {METHOD: method, REVISION: revision, **NETWORK[network]}
+def _attributes(method: str, key: str | None, name: str | None, revision: str) -> dict[str, str]:
+    attributes = {METHOD: method, REVISION: revision}
     if key == TOOL:
-        attributes[OPERATION] = EXECUTE_TOOL
+        attributes[OPERATION] = "execute_tool"
     if key is not None and name is not None:
         attributes[key] = name
     return attributes

@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from dovetail.errors import BadResponse, DovetailError, SetupError
@@ -172,7 +172,6 @@ class Transport(ABC):
     probe_timeout = 10.0  # seconds for an unknown server to respond to `server/discover`
     reconnects = False  # whether it works on after the server was away
     modern = True  # whether the server may speak a revision without a handshake
-    network: Literal["tcp", "pipe"] | None = None  # None: in this process
     tool_headers: ToolHeaders | None = None  # None: messages have no headers
 
     @abstractmethod

@@ -254,7 +254,6 @@ class HttpSession:
 class PostTransport(Transport):
     """Base of both HTTP transports: each message is a POST in a task, which waits for the notification before it."""
 
-    network = "tcp"
     reconnects = True
 
     def __init__(self, http: HttpClient) -> None:

@@ -71,8 +71,6 @@ class NotStarted(SetupError):
 class StdioTransport(Transport):
     """Starts the command when it is opened and stops it when it is closed."""
 
-    network = "pipe"
-
     def __init__(
         self,
         command: Sequence[str],
