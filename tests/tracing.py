@@ -7,11 +7,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+
+class _WhileRecording(SimpleSpanProcessor):
+    """For the rest of the process no span is kept, of whatever library."""
+
+    is_on = False
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if self.is_on:
+            super().on_end(span)
+
+
 _exporter = InMemorySpanExporter()
+_processor = _WhileRecording(_exporter)
 CLIENT = "00-11111111111111111111111111111111-2222222222222222-01"  # the context of a client that is not ours
 
 
@@ -68,10 +80,14 @@ class Spans:
 def recording() -> Iterator[Spans]:
     if not isinstance(trace.get_tracer_provider(), TracerProvider):
         provider = TracerProvider()
-        provider.add_span_processor(SimpleSpanProcessor(_exporter))
+        provider.add_span_processor(_processor)
         trace.set_tracer_provider(provider)
     _exporter.clear()
-    yield Spans()
+    _processor.is_on = True
+    try:
+        yield Spans()
+    finally:
+        _processor.is_on = False
 
 
 def export_to(path: Path) -> None:
