@@ -158,13 +158,26 @@ class Slab:
 class Metrics:
     """The metrics of a process group, as one of its workers sees them."""
 
-    def __init__(self, workers: int = 1) -> None:
+    def __init__(self, workers: int = 1, build: tuple[str, ...] = ()) -> None:
+        """`build`: the labels of BUILD."""
         self.workers = workers
-        self._slabs = [Slab() for _ in range(workers + 1)]
+        self._build = build
         self._gauges: dict[Callable[[], None], None] = {}  # each sets some of them
-        self.take_slab(0)
+        self._open()
 
     # ── slabs ──
+
+    def _open(self) -> None:
+        self._slabs = [Slab() for _ in range(self.workers + 1)]
+        self.take_slab(0)
+        self.add(RESTARTS, by=0)  # a counter that begins with 1 has not risen, for Prometheus
+        if self._build:
+            self.set(BUILD, *self._build, value=1)
+
+    def begin(self) -> None:
+        """Begin to serve: a process that another server has forked, without slabs for its workers, has its own."""
+        if self._slab.cells[1] != os.getpid():
+            self._open()
 
     def take_slab(self, number: int) -> None:
         """Write to this slab from now on: in a worker to that of its number, from 1 on; the first is the parent's."""
@@ -244,8 +257,9 @@ def measured(metrics: Metrics) -> "Callable[[Engine, Layer], Layer]":
             seconds, tool = clock() - began, ""
             error = outcome if outcome == "tool_error" else ERROR_TYPES.get(code, OTHER)  # of an author's own codes
             if request.method == "tools/call":
-                name = request.params.name
-                tool = name if engine.tools.get(name) is not None else OTHER
+                tool = request.params.name
+                is_known = engine.tools.get(tool) is not None or (engine.search and tool in engine.search.tools)
+                tool = tool if is_known else OTHER
             key = (family, request.method, request.revision.name, tool, outcome, error)
             cells = metrics.series.get(key) or metrics.cells(OPERATIONS, *key[1:])
             cells[bisect_left(BUCKETS, seconds)] += 1
@@ -272,11 +286,10 @@ def measured(metrics: Metrics) -> "Callable[[Engine, Layer], Layer]":
 def watch(engine: "Engine", workers: int = 1) -> Metrics:
     """The metrics of a server; recorded from now on."""
     if engine.metrics is None:
-        engine.metrics = metrics = Metrics(workers)
+        version = sys.modules["dovetail"].__version__  # which this folder may not import
+        build = version, platform.python_version(), engine.info.name, engine.info.version
+        engine.metrics = metrics = Metrics(workers, build)
         engine.observe("metrics", measured(metrics))
-        info, version = engine.info, sys.modules["dovetail"].__version__  # which this folder may not import
-        metrics.set(BUILD, version, platform.python_version(), info.name, info.version, value=1)
-        metrics.add(RESTARTS, by=0)  # a counter that begins with 1 has not risen, for Prometheus
         metrics.on_read(EngineGauges(engine, metrics))
         watch_mounts(engine)
     return engine.metrics
