@@ -19,6 +19,7 @@ from http_serving import Serve, Stage, until
 from http_wire import CAPABILITIES_KEY, HttpWire, post, text_of
 from server_requests import accept, answer_to, input_responses
 from task_stage import DECLARED, TaskStage
+from tracing import recording
 from wire import MODERN
 
 FORKED = Path(__file__).parent / "programs" / "forked.py"
@@ -330,8 +331,8 @@ async def test_sessions_and_streams_while_they_last(serve: Serve, stage: Measure
     assert samples["dovetail_resumed_streams_total"] == {(): 1}
 
 
-def asking_server() -> Server:
-    server = Server("asking", version="1.0.0")
+def asking_server(*, is_traced: bool = False) -> Server:
+    server = Server("asking", version="1.0.0", telemetry=is_traced)
 
     @server.tool
     async def sure(ctx: Context, timeout: float = 10.0) -> str:
@@ -363,8 +364,16 @@ async def test_questions_that_wait_for_their_answers(serve: Serve) -> None:
     assert "dovetail_replays_total" not in samples
 
 
-async def test_questions_over_rounds(serve: Serve) -> None:
-    app = await serve(asking_server(), metrics=True)
+@pytest.mark.parametrize("is_traced", [False, True])
+async def test_questions_over_rounds(serve: Serve, is_traced: bool) -> None:
+    """Each once, also where a trace reads the request state too."""
+    with recording() as spans:
+        await play_rounds(serve, is_traced)
+    assert bool(spans.all()) == is_traced
+
+
+async def play_rounds(serve: Serve, is_traced: bool) -> None:
+    app = await serve(asking_server(is_traced=is_traced), metrics=True)
     wire, meta = HttpWire(app), {CAPABILITIES_KEY: {"elicitation": {"form": {}}}}
 
     async def play(tool: str, arguments: dict[str, Any], pause: float = 0) -> dict[str, Any]:
