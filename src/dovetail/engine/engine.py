@@ -123,7 +123,7 @@ class Engine:
         self.layers: list[Callable[[Engine, Layer], Layer]] = []  # of extensions, around all middleware
         self.observers: dict[str, Callable[[Engine, Layer], Layer]] = {}  # by kind: layers around those of extensions
         self.metrics: Metrics | None = None  # of the process group; those of the root, at a mounted server
-        self._telemetry: Telemetry | None = None
+        self.telemetry: Telemetry | None = None  # its own, or that of the server it is mounted in
         self.chain: Layer | None = compile_chain(self, ()) if has_own_middleware else None
         self.unconditional_methods: frozenset[str] = frozenset()  # need no check of capabilities; none until known
         self.methods: Mapping[str, Method] = REQUEST_ROWS  # with those of extensions
@@ -405,7 +405,6 @@ class Engine:
 
     lease: WorkerLease | None = _of_root("_lease")
     store_generation: str = _of_root("_store_generation")
-    telemetry: "Telemetry | None" = _of_root("_telemetry")
 
     def worker_lease(self) -> WorkerLease:
         """The lease of this worker, made if the transport has none."""

@@ -222,7 +222,7 @@ class Telemetry:
             tracer = find_tracer()
             if tracer is None or context.request.method in UNTRACED:
                 return inner(context)
-            if context.served is None or engine.telemetry is None:
+            if context.served is None or context.served.telemetry is None:
                 return self._serve(tracer, engine, inner, context)
             span = tracer.start_span(f"mount {engine.info.name}")  # its parent has made that of the request
             return _inside(span, None, inner(context), partial(_fail_served, context.request), _describe_result)
@@ -371,5 +371,6 @@ def observe_mounted(engine: "Engine") -> None:
     """Trace the servers that are mounted in one, unless they have `telemetry=False`."""
     for child in engine.mounted_engines():
         if child.options.telemetry is not False and "trace" not in child.observers:
+            child.telemetry = engine.telemetry
             child.observe("trace", engine.observers["trace"])
             observe_mounted(child)
