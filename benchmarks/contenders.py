@@ -15,8 +15,8 @@ from benchmarks.environments import Environment
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "bench"
 REQUIREMENTS = {
-    "mcp": ("mcp==2.3.0",),
-    "fastmcp": ("fastmcp==4.1.2",),
+    "mcp": ("mcp==2.3.0", "opentelemetry-sdk==1.45.2"),  # both make spans if it is configured
+    "fastmcp": ("fastmcp==4.1.2", "opentelemetry-sdk==1.45.2"),
     "plot": ("matplotlib==3.10.3",),
 }
 HTTP_SERVER = ("uvicorn", "httptools", "uvloop")  # the peers get just the versions that Dovetail runs with

@@ -5,11 +5,15 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
+
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 
 from benchmarks.case import CannotMeasure, Case, Measured, Round, Settings
 from dovetail import Context, Depends, Server
-from dovetail.engine import call_tool, current_context
+from dovetail.engine import call_tool, current_context, metrics
 from dovetail.engine.connection import Connection
 
 CALLS = 2_000
@@ -19,6 +23,9 @@ LINE = (
     b'{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},'
     b'"progressToken":%d}}}'
 )
+TRACED = LINE.replace(b'"progressToken"', b'"traceparent":"00-%b-%b-##","progressToken"' % (b"1" * 32, b"2" * 16))
+# The parent decides: of a trace that is sampled out, nothing is recorded.
+LINES = {"trace, sampled out": TRACED.replace(b"##", b"00"), "trace, recorded": TRACED.replace(b"##", b"01")}
 NUMBERS = b'{"a":1,"b":2}'
 
 
@@ -97,6 +104,11 @@ def behind_middleware(server: Server) -> None:
     server.middleware(passing)
 
 
+def with_metrics(server: Server) -> None:
+    plain(server)
+    metrics.watch(server.engine)
+
+
 VARIANTS: dict[str, tuple[Callable[[Server], Any], bytes]] = {
     "plain": (plain, NUMBERS),
     "context": (lambda server: server.add_tool(with_context, name="tool"), NUMBERS),
@@ -106,8 +118,10 @@ VARIANTS: dict[str, tuple[Callable[[Server], Any], bytes]] = {
     "state": (lambda server: server.add_tool(with_state, name="tool"), NUMBERS),
     "timeout": (timed, NUMBERS),
     "waits": (lambda server: server.add_tool(waiting, name="tool"), NUMBERS),
+    "metrics": (with_metrics, NUMBERS),
     "middleware": (behind_middleware, NUMBERS),
     "dataclass": (lambda server: server.add_tool(with_record, name="tool"), ORDER),
+    **dict.fromkeys(LINES, (plain, NUMBERS)),
     "thread": (lambda server: server.add_tool(in_thread, name="tool"), NUMBERS),
     "thread and dependency": (lambda server: server.add_tool(with_plain_dependency, name="tool"), NUMBERS),
 }
@@ -128,7 +142,7 @@ class Answers:
     async def drain(self) -> None: ...
 
 
-async def _serve(server: Server, arguments: bytes, calls: int) -> float:
+async def _serve(server: Server, arguments: bytes, calls: int, line: bytes = LINE) -> float:
     """CPU seconds of so many calls."""
     answers = Answers()
     await server.engine.start(server)
@@ -136,7 +150,7 @@ async def _serve(server: Server, arguments: bytes, calls: int) -> float:
     began = time.process_time()
     for first in range(0, calls, AT_ONCE):
         for id in range(first, first + AT_ONCE):
-            connection.receive(LINE % (id, arguments, id))
+            connection.receive(line % (id, arguments, id))
         connection.start_calls()
         await answers.complete.wait()
         answers.complete.clear()
@@ -149,15 +163,19 @@ async def _serve(server: Server, arguments: bytes, calls: int) -> float:
 @contextmanager
 def _open(contender: str, settings: Settings) -> Iterator[Round]:
     register, arguments = VARIANTS[contender]
-    server = Server("bench", version="1.0.0")
+    if contender in LINES and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        trace.set_tracer_provider(TracerProvider())  # without an exporter, and for servers with `telemetry=True` only
+    server = Server("bench", version="1.0.0", telemetry=contender in LINES)
     register(server)
     calls = AT_ONCE if settings.quick else CALLS
     run_in_context = current_context.run_in_context if contender == "get_context imported" else None
 
+    serve = partial(_serve, server, arguments, line=LINES.get(contender, LINE))
+
     def measure(calls: int) -> Measured:
         call_tool.run_in_context = run_in_context
         try:
-            return Measured(asyncio.run(asyncio.wait_for(_serve(server, arguments, calls), 60)) / calls * 1e6)
+            return Measured(asyncio.run(asyncio.wait_for(serve(calls), 60)) / calls * 1e6)
         except TimeoutError:
             raise CannotMeasure("not every call was answered") from None
 

@@ -29,8 +29,10 @@ def command(contender: str) -> list[str | Path]:
 
 
 @contextmanager
-def opening(in_flight: int, revision: str, contender: str, settings: Settings) -> Iterator[Round]:
-    with opened([*command(contender), *FASTEST.get(contender, [])]) as pipe:
+def opening(in_flight: int, revision: str, traced: bool, contender: str, settings: Settings) -> Iterator[Round]:
+    python, program = command(contender)
+    tracer = [SERVERS / "traced.py"] if traced else []
+    with opened([python, *tracer, program, *FASTEST.get(contender, [])]) as pipe:
         _check(pipe, contender, in_flight, revision)
         ring = Ring([add_call(number, revision) for number in IDS], in_flight)
         pace(pipe, ring, in_flight, min(WARM_UP, settings.seconds))
@@ -54,9 +56,12 @@ def one_round(pipe: Pipe, ring: Ring, in_flight: int, seconds: float) -> Measure
     return Measured(answers / took, cpu / answers * 1e6)
 
 
-def _case(key: str, in_flight: int, revision: str, targets: dict[str, float], *others: str) -> Case:
+def _case(
+    key: str, in_flight: int, revision: str, targets: dict[str, float], *others: str, traced: bool = False
+) -> Case:
     title = f"stdio, {in_flight} {'call' if in_flight == 1 else 'calls'} in flight, {revision}"
-    opened = partial(opening, in_flight, revision)
+    title += ", traces sampled out" if traced else ""
+    opened = partial(opening, in_flight, revision, traced)
     return Case(key, title, "calls/s", True, ("dovetail", "mcp", "fastmcp", *others), opened, targets)
 
 
@@ -65,4 +70,5 @@ CASES = (
     _case("stdio-1", 1, MODERN, {"mcp": 5.0, "fastmcp": 8.0, "floor": 0.7}, "floor"),
     _case("stdio-32", 32, MODERN, AT_32),
     _case("stdio-32-session", 32, HANDSHAKE, AT_32),
+    _case("stdio-32-traced", 32, MODERN, {}, traced=True),
 )

@@ -49,9 +49,10 @@ WRAPPED = {
     "aiohttp": {"dovetail.client.transports.aiohttp", "dovetail.auth.fetch", "dovetail.openapi.openapi"},
     "yaml": {"dovetail.openapi.document"},
     "redis": {"dovetail.state.redis"},
+    "opentelemetry": {"dovetail.engine.telemetry"},
 }
 # modules that are loaded only where their package is needed
-LAZY_AS_A_WHOLE = {"dovetail.state.redis", "dovetail.transports.http11.parser"}
+LAZY_AS_A_WHOLE = {"dovetail.state.redis", "dovetail.transports.http11.parser", "dovetail.engine.telemetry"}
 OPTIONAL_TYPES = {"pydantic", "attrs", "annotated_types", "pydantic_core"}  # accepted, never required
 RIDDLES = re.compile(r"\b(whoever|whatever|whichever|somebody|nobody|anybody)\b", re.IGNORECASE)
 IN_AND_OUT = re.compile(r"\b((come|go)(es|s)? (in|out)|in, .* out)\b", re.IGNORECASE)

@@ -330,6 +330,7 @@ ANSWERS: dict[str, Any] = {
     "How fast": "slow",
     "A new name": "todo",
     "Sign in": True,
+    "How many": 3,
     "What is your name": {"name": "Ada"},
 }
 
@@ -376,7 +377,10 @@ async def agree(request: ElicitRequest) -> dict[str, Any]:
 
 ASKED: dict[str, dict[str, Any]] = {
     "tasks": {"elicitation_handler": agree, "extensions": {"io.modelcontextprotocol/tasks": {}}},
-    **{name: {"elicitation_handler": fill_in} for name in ("asking", "asking_forms", "asking_url", "asking_by_hand")},
+    **{
+        name: {"elicitation_handler": fill_in}
+        for name in ("asking", "asking_forms", "asking_url", "asking_by_hand", "observability_traces")
+    },
     "gateway": {"sampling_handler": lambda _: "Short.", "roots": ["file:///a"]},
     "gateway_eras": {"elicitation_handler": fill_in},
     "gateway_callers": {"principal": Principal(subject="alice")},
@@ -422,6 +426,10 @@ SCENARIOS: dict[str, list[Step]] = {
     ],
     "asking_url": [call("connect", gives="Come back when you are done.")],
     "asking_by_hand": [call("greet", gives="Hello, Ada! I asked 1 times.")],
+    "observability_traces": [
+        call("find_article", words="red", gives=["red hat"]),
+        call("order", article="hat", gives="3 times hat ordered."),
+    ],
     "replay": [call("order", matches=r"Ordered \d{4}\.")],
     "readme": [call("days_between", start="2026-01-01", end="2026-03-01", gives=59)],
     "tools": [
@@ -537,6 +545,7 @@ SCENARIOS: dict[str, list[Step]] = {
     "visibility": [unlock_the_bank],
     "search": [search_for_an_invoice],
     "extensions": [show_a_book],
+    "observability": [call("order", article="hat", gives="1 hat ordered.")],
     "tasks": [render_a_scene, call("search", title="Dune", gives=["Dune, part 1", "Dune, part 2"])],
     "deploy_refresh": [call("hello", gives="Hello!"), call("reload", gives="reloaded")],
     "http_routes": [call("count_books", gives=2)],

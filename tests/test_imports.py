@@ -10,7 +10,7 @@ import dovetail
 
 HEAVY = {
     "pydantic", "uvicorn", "starlette", "jsonschema_rs", "cryptography", "click", "redis", "watchfiles", "anyio",
-    "joserfc", "aiohttp", "yaml", "dovetail.openapi",
+    "joserfc", "aiohttp", "yaml", "opentelemetry", "dovetail.openapi", "dovetail.engine.telemetry",
 }  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterable
+import socket
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,13 @@ def test_all_of_it_as_it_is_typed(tmp_path: Path) -> None:
     assert (done.returncode, found["problems"]) == (0, 0)
     assert notes["Command"]["level"] == OK
     assert notes["DOVETAIL_SECRET"]["text"] == "set"
-    done = typed(tmp_path, "doctor", **home, DOVETAIL_STATE="redis://:hush@127.0.0.1:1/0", DOVETAIL_HOSTT="x")
+    assert (notes["Metrics"]["level"], notes["Traces"]["level"]) == (OK, OK)
+    lost = {"DOVETAIL_STATE": "redis://:hush@127.0.0.1:1/0", "DOVETAIL_HOSTT": "x"}
+    done = typed(tmp_path, "doctor", **home, **lost, OTEL_SDK_DISABLED="true", OTEL_TRACES_EXPORTER="hush")
     assert done.returncode == 1
-    assert b"1 problem and 1 warning" in done.stdout.replace(b"warnings", b"warning")
+    assert b"1 problem and 2 warnings" in done.stdout
     assert b"fix: see that the store runs" in done.stdout
+    assert b"fix: unset it, or OTEL_TRACES_EXPORTER" in done.stdout
     assert b"hush" not in done.stdout + done.stderr
 
 
@@ -41,6 +45,14 @@ def test_all_of_it_as_it_is_typed(tmp_path: Path) -> None:
         ("DOVETAIL_PORT", "tcp://10.0.0.1:80", PROBLEM, "Kubernetes"),
         ("DOVETAIL_WORKERS", "hush", PROBLEM, "a whole number"),
         ("DOVETAIL_STATE", "redis://:hush@host/0", OK, "set"),
+        ("DOVETAIL_METRICS", "hush", PROBLEM, "on or off"),
+        ("DOVETAIL_METRICS_TOKEN", "hush", PROBLEM, "at least 16 characters"),
+        ("DOVETAIL_METRICS_TOKEN", "hush" * 4, OK, "set"),
+        ("DOVETAIL_LOG_FORMAT", "json", OK, "set"),
+        ("DOVETAIL_LOG_FORMAT", "hush", PROBLEM, "text or json"),
+        ("DOVETAIL_LOG_LEVEL", "debug", OK, "set"),
+        ("DOVETAIL_LOG_LEVEL", "hush", WARNING, "WARNING"),
+        ("DOVETAIL_LOG_LEVEL", "", OK, "set"),
     ],
 )
 def test_variables(name: str, value: str, level: str, message: str) -> None:
@@ -114,3 +126,67 @@ def test_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
     assert (note.level, note.subject, message in note.text) == (level, "Claude Code", True), note
     assert "hush" not in note.text + note.fix
     assert text is None or file.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("host", "on", "token", "level", "message"),
+    [
+        ("", "", "", OK, "off"),
+        ("0.0.0.0", "", "", OK, "off"),
+        ("", "1", "", OK, "on"),
+        ("localhost", "1", "", OK, "on"),
+        ("0.0.0.0", "on", "", WARNING, "without a token"),
+        ("0.0.0.0", "true", "hush" * 8, OK, "on"),
+    ],
+)
+def test_metrics(host: str, on: str, token: str, level: str, message: str) -> None:
+    note = only(doctor.check_metrics({"DOVETAIL_HOST": host, "DOVETAIL_METRICS": on, "DOVETAIL_METRICS_TOKEN": token}))
+    assert (note.level, message in note.text) == (level, True)
+    assert "hush" not in note.text + note.fix
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Of something that takes connections, as a collector does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+API, SDK = {"opentelemetry-api": "1"}, {"opentelemetry-api": "1", "opentelemetry-sdk": "1"}
+GRPC = {**SDK, "opentelemetry-exporter-otlp-proto-grpc": "1"}
+EXPORTER, ENDPOINT = "OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT"
+PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
+
+
+@pytest.mark.parametrize(
+    ("environ", "installed", "expected"),
+    [
+        ({"OTEL_SERVICE_NAME": "hush"}, GRPC, [(OK, "off")]),
+        ({EXPORTER: "none", ENDPOINT: "http://127.0.0.1:1"}, GRPC, [(OK, "off")]),
+        ({EXPORTER: "otlp"}, {}, [(WARNING, "dovetail-mcp[otel]")]),
+        ({EXPORTER: "otlp"}, API, [(WARNING, "with opentelemetry-instrument")]),
+        ({EXPORTER: "otlp"}, SDK, [(WARNING, "pip install opentelemetry-exporter-otlp-proto-grpc")]),
+        ({EXPORTER: "otlp", PROTOCOL: "http/protobuf"}, GRPC, [(WARNING, "opentelemetry-exporter-otlp-proto-http")]),
+        ({EXPORTER: "otlp", PROTOCOL: "hush"}, GRPC, [(WARNING, "grpc or http/protobuf")]),
+        ({EXPORTER: "otlp"}, GRPC, [(OK, "TracerProvider")]),
+        ({EXPORTER: "console", ENDPOINT: "http://127.0.0.1:1"}, SDK, [(OK, "TracerProvider")]),
+        ({"OTEL_SDK_DISABLED": "True"}, API, [(OK, "OTEL_SDK_DISABLED")]),
+        ({"OTEL_SDK_DISABLED": "true", ENDPOINT: "http://127.0.0.1:1"}, API, [(WARNING, f"unset it, or {ENDPOINT}")]),
+        ({ENDPOINT: "http://u:hush@127.0.0.1:{port}/hush?hush"}, GRPC, [(OK, ""), (OK, "takes connections")]),
+        ({ENDPOINT: "127.0.0.1:{port}"}, GRPC, [(OK, ""), (OK, "takes connections")]),
+        ({ENDPOINT: "http://u:hush@127.0.0.1:1/hush"}, GRPC, [(OK, ""), (WARNING, f"correct or unset {ENDPOINT}")]),
+        ({ENDPOINT: "http://127.0.0.1:4318"}, GRPC, [(OK, ""), (WARNING, "or take port 4317")]),
+        ({ENDPOINT: "http://"}, GRPC, [(OK, ""), (WARNING, "http://host:4317")]),
+        ({ENDPOINT: "http://hush:hush"}, GRPC, [(OK, ""), (WARNING, "is no URL")]),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:1"}, GRPC, [(OK, ""), (WARNING, "TRACES_ENDPOINT")]),
+    ],
+)
+def test_traces(
+    environ: Mapping[str, str], installed: Mapping[str, str], expected: list[tuple[str, str]], port: int
+) -> None:
+    given = {name: value.replace("{port}", str(port)) for name, value in environ.items()}
+    notes = list(doctor.check_traces(given, installed.get))
+    assert [note.level for note in notes] == [level for level, _ in expected], notes
+    for note, (_, message) in zip(notes, expected, strict=True):
+        assert message in note.text + note.fix
+        assert "hush" not in note.text + note.fix

@@ -1,7 +1,10 @@
 """`dovetail new`: the project that it makes passes its own tests, is served and linted, and nothing is overwritten."""
 
+import contextlib
+import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tomllib
@@ -14,6 +17,8 @@ from command_stage import BIN, PROMPTLY, environment, typed
 import dovetail
 from dovetail.cli.main import main
 from dovetail.cli.new import FEATURES, ProjectPlan, project_files, project_name
+from missing import demand
+from processes import HttpProgram
 
 MYPY_CACHE = Path(__file__).parents[2] / ".mypy_cache" / "of-new-projects"  # so that Dovetail is read once
 FILES = {"pyproject.toml", "server.py", "tests/test_server.py", "README.md", ".gitignore"}
@@ -106,6 +111,48 @@ def test_the_container_has_what_the_project_needs(tmp_path: Path) -> None:
     copied = re.findall(r"^COPY (?!--from)(.*) \./$", (tmp_path / "it" / "Dockerfile").read_text(), re.MULTILINE)
     let_in = (tmp_path / "it" / ".dockerignore").read_text().split()
     assert {f"!{path.rstrip('*')}" for line in copied for path in line.split()} == set(let_in) - {"*"}
+
+
+DOCKERFILE = project_files(ProjectPlan("it", has_docker=True))["Dockerfile"].replace("\\\n", "")
+
+
+def instruction(name: str) -> str:
+    (found,) = re.findall(rf"^{name} (.*)$", DOCKERFILE, re.MULTILINE)
+    return found
+
+
+def test_the_dockerfile_is_clean_to_its_linter() -> None:
+    linter = BIN / "hadolint"
+    demand(None if linter.exists() else "there is no hadolint, which PyPI has for Linux: the Dockerfile was not linted")
+    done = subprocess.run(
+        [linter, "--no-color", "-"], input=DOCKERFILE, capture_output=True, text=True, timeout=PROMPTLY, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.long
+def test_the_commands_of_the_container(tmp_path: Path) -> None:
+    """Without a container: they serve with its environment, are healthy, and end within the time of `docker stop`."""
+    assert new("it", "--docker", "--yes").exit_code == 0
+    env = dict(
+        word.split("=", 1) for line in re.findall(r"^ENV (.*)$", DOCKERFILE, re.MULTILINE) for word in line.split()
+    )
+    assert env.pop("PATH") == "/app/.venv/bin:$PATH"
+    assert (env.pop("DOVETAIL_HOST"), env.pop("DOVETAIL_PORT")) == ("0.0.0.0", instruction("EXPOSE"))
+    assert float(env["DOVETAIL_DRAIN_TIMEOUT"]) < 10
+    given = [f"{name}={value}" for name, value in env.items()]
+    here = ["env", "-C", str(tmp_path / "it"), f"PATH={BIN}:/usr/bin:/bin", "DOVETAIL_PORT=0", *given]
+    with contextlib.closing(HttpProgram([*here, *json.loads(instruction("CMD"))])) as server:
+        server.ready()
+        check = json.loads(instruction("HEALTHCHECK").partition(" CMD ")[2])
+        for port, code in [(server.port, 0), (1, 1)]:
+            done = subprocess.run(
+                ["env", f"DOVETAIL_PORT={port}", sys.executable, *check[1:]], capture_output=True, check=False
+            )
+            assert (check[0], done.returncode) == ("python", code)
+        server.signal(signal.SIGTERM)
+        assert server.exits() == 0
+        assert all(json.loads(line)["logger"].startswith("dovetail") for line in server.said.splitlines())
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:

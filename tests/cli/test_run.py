@@ -209,6 +209,20 @@ def test_options(write: Write, ran: list, words: str, options: dict[str, Any]) -
     assert ran[1:] == [("plain", "http", {})]
 
 
+def test_the_format_of_the_log_is_that_of_the_environment_unless_given(
+    write: Write, ran: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(PLAIN)
+    monkeypatch.setenv("DOVETAIL_LOG_FORMAT", "text")
+    for words in (["--log-format", "json"], ["--log-format", "json", "--transport", "http"]):
+        assert run("server.py", *words).exit_code == 0
+        assert os.environ["DOVETAIL_LOG_FORMAT"] == "json"  # where `run` of any server finds it
+    assert run("server.py", "--log-format", "xml").exit_code == 2
+    monkeypatch.setenv("DOVETAIL_LOG_FORMAT", "xml")
+    assert "'xml' is not one of 'text', 'json'" in run("server.py").output
+    assert len(ran) == 2
+
+
 # ── gateways and bridges ──
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.engine.redaction import Redactor
+from dovetail import Server
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import ToolBusy
 from dovetail.transports import pipes, process
@@ -343,7 +343,7 @@ def test_the_level_comes_from_the_environment_and_secrets_are_redacted(
     fresh_log: logging.Logger, monkeypatch: pytest.MonkeyPatch, capfd: Any, variable: str, level: int
 ) -> None:
     monkeypatch.setenv("DOVETAIL_LOG_LEVEL", variable)
-    log_to_stderr(Redactor())
+    log_to_stderr(Server("s").engine)
     fresh_log.warning("password=%s", "hunter2")
     fresh_log.handlers[0].flush()
     assert fresh_log.level == level
@@ -354,6 +354,6 @@ def test_the_level_comes_from_the_environment_and_secrets_are_redacted(
 
 def test_a_log_that_is_set_up_already_is_left_alone(fresh_log: logging.Logger) -> None:
     fresh_log.addHandler(logging.NullHandler())
-    log_to_stderr(Redactor())
+    log_to_stderr(Server("s").engine)
     assert len(fresh_log.handlers) == 1
     assert fresh_log.level == logging.NOTSET

@@ -58,6 +58,7 @@ exit code 0.
 @click.command("dev", epilog=EXAMPLES)
 @click.argument("target")
 @cli.run.http_options("host", "port", "path", "state")
+@cli.run.log_format_option
 @click.option("--open/--no-open", "opens", default=False, help="Open the console in the browser.  [default: no]")
 @click.option(
     "--watch", multiple=True, type=click.Path(exists=True, path_type=Path), metavar="PATH",

@@ -3,15 +3,18 @@
 import asyncio
 import difflib
 import importlib.metadata
+import logging
 import os
 import platform
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import click
 
@@ -19,9 +22,11 @@ from dovetail import __version__
 from dovetail.cli.hosts import HOSTS, PROJECT, USER, ConfigFile, ConfigFileError, Host, config_path
 from dovetail.cli.output import FAILED, align, one_line, out, out_json, sanitize, styled
 from dovetail.client.config import read_file
+from dovetail.engine.options import TRACE_VARIABLES
 from dovetail.errors import DovetailError, SetupError
 from dovetail.state.base import open_state
-from dovetail.transports.http.options import KINDS, read_option
+from dovetail.transports.http.options import KINDS, SWITCH_VALUES, HttpOptions, checked_token, read_option
+from dovetail.transports.http.origin import is_loopback
 from dovetail.transports.serve import bind
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -33,13 +38,19 @@ EXTRAS = {
     "joserfc": ("auth", "signed tokens"),
     "redis": ("redis", "sessions in Redis"),
     "watchfiles": ("watch", "quicker news of changed files"),
+    "opentelemetry-api": ("otel", "traces"),
 }
 PREFIX = "DOVETAIL_"
 OTHER_VARIABLES = (
-    "TRANSPORT", "NAME", "CONSOLE", "CONSOLE_REMOTE", "LOG_LEVEL", "SECRET", "TOKEN", "CLIENT_TOKEN", "API_KEYS",
+    "TRANSPORT", "NAME", "CONSOLE", "CONSOLE_REMOTE", "LOG_FORMAT", "LOG_LEVEL", "SECRET", "TOKEN", "CLIENT_TOKEN",
+    "API_KEYS",
 )  # fmt: skip
 KNOWN = {name.upper() for name in (*KINDS, *OTHER_VARIABLES)}
+LOG_LEVELS = tuple(logging.getLevelNamesMapping())
+OTLP = "OTEL_EXPORTER_OTLP"
+OTLP_PORTS = {"grpc": 4317, "http": 4318}  # of collectors, by protocol
 STATE_TIMEOUT = 5.0  # seconds
+COLLECTOR_TIMEOUT = 2.0  # seconds
 
 EXAMPLES = """
 \b
@@ -73,7 +84,8 @@ def command(port: int | None, state: str | None, as_json: bool) -> None:
     usual = os.environ.get("DOVETAIL_PORT", "")
     number = int(usual) if usual.isdecimal() and 0 < int(usual) < 65536 else DEFAULT_PORT
     machine = [*check_packages(), *check_path(), *check_variables(), *check_port(port or number)]
-    results = [*machine, *check_state(state or os.environ.get("DOVETAIL_STATE")), *check_hosts()]
+    telemetry = [*check_metrics(), *check_traces()]
+    results = [*machine, *telemetry, *check_state(state or os.environ.get("DOVETAIL_STATE")), *check_hosts()]
     problems, warnings = (sum(result.level == level for result in results) for level in (PROBLEM, WARNING))
     if as_json:
         out_json({"notes": [result._asdict() for result in results], "problems": problems, "warnings": warnings})
@@ -141,10 +153,87 @@ def _check_variable(name: str, value: str) -> CheckResult:
     option = name.removeprefix(PREFIX).lower()
     if option in KINDS and value:
         try:
-            read_option(value, KINDS[option], name)
+            if option == "metrics_token":
+                checked_token(value, name)
+            else:
+                read_option(value, KINDS[option], name)
         except SetupError as failure:
             return CheckResult(PROBLEM, name, one_line(str(failure).replace(repr(value), "…")), "correct or unset it")
+    if option == "log_format" and value not in ("", "text", "json"):
+        return CheckResult(PROBLEM, name, "it must be text or json", "correct or unset it")
+    if option == "log_level" and value.upper() not in ("", *LOG_LEVELS):
+        return CheckResult(WARNING, name, f"unknown, INFO is used; known are {', '.join(LOG_LEVELS)}", "correct it")
     return CheckResult(OK, name, "set")
+
+
+def check_metrics(environ: Mapping[str, str] = os.environ) -> Iterator[CheckResult]:
+    """Check whether a scrape can reach the metrics."""
+    is_on = SWITCH_VALUES.get(environ.get("DOVETAIL_METRICS", "").lower(), False)
+    host = environ.get("DOVETAIL_HOST") or HttpOptions().host
+    if is_on and not environ.get("DOVETAIL_METRICS_TOKEN") and not is_loopback(host):
+        text = "on, but without a token: scrapes from other machines and containers are refused"
+        yield CheckResult(WARNING, "Metrics", text, "set DOVETAIL_METRICS_TOKEN, and give it to Prometheus")
+    else:
+        yield CheckResult(OK, "Metrics", "on" if is_on else "off, unless a program says metrics=True")
+
+
+def check_traces(
+    environ: Mapping[str, str] = os.environ, version_of: Callable[[str], str | None] = installed_version
+) -> Iterator[CheckResult]:
+    """Check what stands between spans and a collector. Variables of OpenTelemetry are not shown either."""
+    given = [name for name in TRACE_VARIABLES if environ.get(name)]
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        text = "off, since OTEL_SDK_DISABLED is true"
+        yield CheckResult(WARNING if given else OK, "Traces", text, f"unset it, or {given[0]}" if given else "")
+        return
+    if not given or environ.get("OTEL_TRACES_EXPORTER") == "none":
+        yield CheckResult(OK, "Traces", "off, unless a program says telemetry=True")
+        return
+    exporter = environ.get("OTEL_TRACES_EXPORTER") or "otlp"
+    protocol = environ.get(f"{OTLP}_TRACES_PROTOCOL") or environ.get(f"{OTLP}_PROTOCOL") or "grpc"
+    protocol = protocol.partition("/")[0]  # http/protobuf
+    if exporter == "otlp" and protocol not in OTLP_PORTS:
+        yield CheckResult(WARNING, f"{OTLP}_PROTOCOL", "is no known protocol", "set it to grpc or http/protobuf")
+        return
+    yield _check_recording(version_of, f"opentelemetry-exporter-otlp-proto-{protocol}" if exporter == "otlp" else None)
+    names = (f"{OTLP}_TRACES_ENDPOINT", f"{OTLP}_ENDPOINT")
+    name = next((name for name in names if name in given), None)
+    if name and exporter == "otlp":
+        yield _check_collector(name, environ[name], protocol)
+
+
+def _check_recording(version_of: Callable[[str], str | None], exporter: str | None) -> CheckResult:
+    sdk = version_of("opentelemetry-sdk")
+    if version_of("opentelemetry-api") is None:
+        return CheckResult(WARNING, "Traces", "opentelemetry-api is not installed", "pip install 'dovetail-mcp[otel]'")
+    if sdk is None:
+        text = "opentelemetry-api is there, but no SDK: nothing is recorded"
+        packages = "opentelemetry-distro opentelemetry-exporter-otlp"
+        fix = f"pip install {packages}, and start the server with opentelemetry-instrument"
+        return CheckResult(WARNING, "Traces", text, fix)
+    if exporter and version_of(exporter) is None:
+        return CheckResult(WARNING, "Traces", "no exporter: nothing leaves the server", f"pip install {exporter}")
+    how = "opentelemetry-instrument starts the server, or its program sets a TracerProvider"
+    return CheckResult(OK, "Traces", f"opentelemetry-sdk {sdk}; recorded if {how}")
+
+
+def _check_collector(name: str, url: str, protocol: str) -> CheckResult:
+    usual = OTLP_PORTS[protocol]
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        if parts.hostname is None:
+            raise ValueError
+        if port != usual and port in OTLP_PORTS.values():
+            fix = f"set {OTLP}_PROTOCOL to the protocol of that port, or take port {usual}"
+            return CheckResult(WARNING, name, f"port {port} is not the one that collectors have for {protocol}", fix)
+        socket.create_connection((parts.hostname, port), COLLECTOR_TIMEOUT).close()
+    except ValueError:
+        return CheckResult(WARNING, name, "is no URL", f"write it as http://host:{usual}")
+    except OSError as failure:
+        fix = f"start the collector, or correct or unset {name}"
+        return CheckResult(WARNING, name, f"no connection: {one_line(failure.strerror or 'no answer')}", fix)
+    return CheckResult(OK, name, "takes connections")
 
 
 def check_port(number: int) -> Iterator[CheckResult]:

@@ -169,7 +169,8 @@ def _readme(plan: ProjectPlan) -> str:
     trials = "\n".join(f"$ uv run {example}" for example in plan.examples)
     serve = "$ uv run dovetail run server.py --transport http"
     if plan.has_docker:
-        serve += f"\n$ docker build -t {plan.name} . && docker run --rm -p 127.0.0.1:8000:8000 {plan.name}"
+        serve += f"\n$ docker build -t {plan.name} ."
+        serve += f"\n$ docker run --rm --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 {plan.name}"
     return _template("README.md", NAME=plan.name, TRIALS=trials, SERVE=serve)
 
 

@@ -1,5 +1,6 @@
 """`dovetail run`: serves the server of a target over stdio or HTTP."""
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,8 @@ HELP = {
     "public_url": "URL of the MCP endpoint as clients see it; for servers with auth.",
     "trusted_proxies": "Addresses or networks whose X-Forwarded-For is believed, or unix. Repeat, or use commas.",
     "access_log": "One line in the log for each request.",
+    "metrics": "Metrics for Prometheus at /metrics, for this machine.",
+    "metrics_token": "Token with which other machines may read them; better in DOVETAIL_METRICS_TOKEN.",
     "max_body_bytes": "Largest body of a request.",
     "body_timeout": "Seconds for a body to arrive.",
     "max_header_bytes": "Largest head of a request.",
@@ -108,6 +111,19 @@ def _read(_context: click.Context, parameter: click.Parameter, given: Any) -> An
         raise click.UsageError(str(failure)) from None
 
 
+def log_format_option(function: Function) -> Function:
+    return click.option(
+        "--log-format", type=click.Choice(["text", "json"]), envvar="DOVETAIL_LOG_FORMAT", expose_value=False,
+        callback=_set_log_format, help="Lines of the log: text, or objects of JSON. [default: text]",
+    )(function)  # fmt: skip
+
+
+def _set_log_format(_context: click.Context, _parameter: click.Parameter, given: str | None) -> None:
+    """`server.run` reads it from the environment, also in the process that `dovetail dev` starts."""
+    if given:
+        os.environ["DOVETAIL_LOG_FORMAT"] = given
+
+
 def console_options(function: Function) -> Function:
     on = click.option(
         "--console/--no-console", default=None, envvar="DOVETAIL_CONSOLE",
@@ -130,6 +146,7 @@ def console_options(function: Function) -> Function:
     "--name", metavar="TEXT", envvar="DOVETAIL_NAME",
     help="Name of the server for an mcp.json or a URL. [default: the folder of the file, or the host]",
 )  # fmt: skip
+@log_format_option
 @console_options
 @http_options(*HELP)
 def command(

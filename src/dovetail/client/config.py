@@ -47,6 +47,7 @@ class SharedOptions(HandlerOptions, total=False):
     progress_handler: ProgressHandler | None
     max_rounds: int  # 32
     cache: bool  # True
+    telemetry: bool | None  # spans; None: if the variables of OpenTelemetry ask for them
     auth: ClientAuth | None  # for URLs without an Authorization header of their own
 
 

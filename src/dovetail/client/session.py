@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -19,11 +19,16 @@ from dovetail.client.negotiation import ClientIdentity, NegotiatedProtocol, Nego
 from dovetail.client.results import ListPage, LogMessage, read_page, read_result
 from dovetail.client.subscriptions import ChangeStream, ChangeStreams
 from dovetail.client.transports.base import ToolHeaders, Transport, cancel_and_wait
+from dovetail.engine.options import telemetry_module
+from dovetail.engine.redaction import Redactor
 from dovetail.engine.subscriptions import Change
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.methods import ListenFilter, LogLevel, RequestId
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.types import IDEMPOTENCY_KEY, PROCESS_KEY
+
+if TYPE_CHECKING:
+    from dovetail.engine.telemetry import Telemetry
 
 log = logging.getLogger("dovetail.client")
 
@@ -60,6 +65,8 @@ class ClientSession:
         self._transcript = options.get("transcript")
         self._log_handler = options.get("log_handler")
         self._on_change = on_change
+        tracing = telemetry_module(options.get("telemetry"))
+        self._telemetry: Telemetry | None = None if tracing is None else tracing.Telemetry(Redactor())
         self.cache = ResponseCache() if options.get("cache", True) else ResponseCache(max_entries=0)
         self._streams = ChangeStreams(self._invalidate_all)
         self._dispatcher: Dispatcher | None = None
@@ -150,6 +157,9 @@ class ClientSession:
         on_sent: Callable[[RequestId], None] | None = None,
         cancellable: bool = True,
     ) -> Raw:
+        if self._telemetry is not None and (call := self._traced(method, params)) is not None:
+            send = partial(ClientSession.send, self, method, timeout=timeout, progress_handler=progress_handler)
+            return await call(partial(send, log_level=log_level, on_sent=on_sent, cancellable=cancellable))
         seconds = self.seconds(timeout)
         if self._session_ended:
             await self._renew_session(method, seconds)
@@ -192,11 +202,12 @@ class ClientSession:
         if not self.revision.result_type or identity is None:
             return await self.send(method, params, timeout=timeout)  # without a ttl, or an owner for the cache
         self.cache.set_owner(identity)
-        if not fresh and (cached := self.cache.find(method, params)) is not None:
+        asked = {name: each for name, each in params.items() if name != "_meta"}  # which names a trace, if anything
+        if not fresh and (cached := self.cache.find(method, asked)) is not None:
             return cached
         generation = self.cache.generation
         raw = await self.send(method, params, timeout=timeout)
-        self.cache.store(method, params, raw, generation)
+        self.cache.store(method, asked, raw, generation)
         return raw
 
     async def request(
@@ -207,9 +218,16 @@ class ClientSession:
 
     async def finish(self, method: str, params: Params, send: Send) -> Raw:
         """The result of a request that may take several rounds; `send` makes one of them."""
+        if self._telemetry is not None and (call := self._traced(method, params)) is not None:
+            return await call(partial(self.finish, method, send=send))
         if method not in INPUT_METHODS or not self.revision.input_required:
             return await send(params)
         return await run_rounds(method, params, send, self.prepare_input, self._max_rounds)
+
+    def _traced(self, method: str, params: Params) -> Callable[[Send], Awaitable[Raw]] | None:
+        """What makes the span of a request, with the rounds of its questions; None if it has one, or needs none."""
+        assert self._telemetry is not None
+        return self._telemetry.call(method, params, self.revision.name)
 
     @property
     def prepare_input(self) -> PrepareHandler:

@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from dovetail.engine import open_calls as open_calls
     from dovetail.engine import progress as progress
     from dovetail.engine import rate_limits as rate_limits
+    from dovetail.engine import request_log as request_log
     from dovetail.engine import request_state as request_state
     from dovetail.engine import result_cache as result_cache
     from dovetail.engine import server_requests as server_requests
+    from dovetail.engine import telemetry as telemetry
     from dovetail.engine import tool_search as tool_search
+    from dovetail.engine import watchdog as watchdog
 
 __getattr__ = lazy_modules(
     __name__, "access", "audit", "caller_state", "dependencies", "file_watcher", "handles", "idempotency",
-    "input_required", "metrics", "mounts", "open_calls", "progress", "rate_limits", "request_state",
-    "result_cache", "server_requests", "tool_search",
+    "input_required", "metrics", "mounts", "open_calls", "progress", "rate_limits", "request_log", "request_state",
+    "result_cache", "server_requests", "telemetry", "tool_search", "watchdog",
 )  # fmt: skip

@@ -118,6 +118,11 @@ def failure_outcome(failure: BaseException, request: Request) -> tuple[Outcome, 
     return "error", code
 
 
+def session_digest(id: str) -> str:
+    """It distinguishes sessions, but opens none."""
+    return hashlib.sha256(id.encode()).hexdigest()[:16]
+
+
 def _reason(failure: BaseException) -> str | None:
     return failure.error if isinstance(failure, errors.Unauthorized) else None
 
@@ -135,7 +140,7 @@ def audited(trail: "AuditTrail", inner: "Layer") -> "Layer":
         def record(outcome: Outcome, code: int | None = None, reason: str | None = None) -> None:
             duration = round((time.perf_counter() - began) * 1000, 3)
             told = {"outcome": outcome, "code": code, "reason": reason}
-            trail.record(context, method, params, time=_timestamp(at), duration_ms=duration, **told)
+            trail.record(context, method, params, time=timestamp(at), duration_ms=duration, **told)
 
         try:
             result = await inner(context)
@@ -170,8 +175,8 @@ class AuditTrail:
             arguments = None if given is None or not self._with_arguments else redact_arguments(given, self._redactor)
             return {
                 "name": name,
-                "session": None if session is None else hashlib.sha256(session.id.encode()).hexdigest()[:16],
-                "request_id": _label(request.id) if isinstance(request.id, str) else request.id,
+                "session": None if session is None else session_digest(session.id),
+                "request_id": redacted_label(request.id, self._redactor) if isinstance(request.id, str) else request.id,
                 "revision": request.revision.name,
                 "arguments": arguments,
             }
@@ -183,7 +188,7 @@ class AuditTrail:
         principal: "Principal | None" = None, address: str | None = None,
     ) -> None:  # fmt: skip
         """Record a request that a transport refused before it read the body: `method` and `name` are those of HTTP."""
-        outcome = {"time": _timestamp(time.time()), "outcome": "refused", "code": failure.code}
+        outcome = {"time": timestamp(time.time()), "outcome": "refused", "code": failure.code}
         outcome["reason"] = _reason(failure)
         self._record(method, lambda: {"name": name}, principal, address, **outcome)
 
@@ -193,8 +198,8 @@ class AuditTrail:
     ) -> None:  # fmt: skip
         try:
             fields = describe()
-            if (name := fields["name"]) is not None:  # a URI may hold a password, of which the cut must leave no part
-                fields["name"] = _cut(self._redactor.text(name[: 4 * MAX_NAME]), MAX_NAME)
+            if (name := fields["name"]) is not None:  # a URI may hold a password
+                fields["name"] = redacted_label(name, self._redactor, MAX_NAME)
             if principal is not None:
                 fields |= {each: _label(getattr(principal, each)) for each in ("subject", "client", "issuer")}
             self._send(AuditEvent(method=method, address=address, **fields, **outcome))
@@ -210,11 +215,18 @@ class AuditTrail:
 
 
 def _log_event(event: AuditEvent, level: int) -> None:
-    audit_log.log(level, "%s", escaped(jsonrpc.encode(event).decode()), extra={"is_redacted": True})
+    shown = {"message": f"{event.method} {event.outcome}", "audit": event}  # in a line of JSON
+    extra = {"is_redacted": True, "dovetail": shown}
+    audit_log.log(level, "%s", escaped(jsonrpc.encode(event).decode()), extra=extra)
 
 
-def _timestamp(seconds: float) -> str:
+def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def redacted_label(text: str, redactor: Redactor, most: int = MAX_LABEL) -> str:
+    """A text of a client without secrets, of which the cut must leave no part."""
+    return jsonrpc.sendable(_cut(redactor.text(text[: 4 * most]), most))
 
 
 def _label(text: str | None) -> str | None:

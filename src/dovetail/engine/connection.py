@@ -160,6 +160,7 @@ class Connection:
             self._receive_one_way(message)
 
     def reject(self, failure: ProtocolError, id: RequestId | None = None) -> None:
+        log.debug("a message is refused: %s", failure)
         self.writer.write(self._error(id, failure))
 
     def _error(self, id: RequestId | None, failure: ProtocolError) -> bytes:

@@ -5,8 +5,8 @@ import contextvars
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from dovetail import state as lazy_state
 from dovetail.engine.concurrency import CallLimits, Limit
 from dovetail.engine.dispatch import Layer, Middleware, compile_chain
 from dovetail.engine.handlers import HANDLERS, Handler, call_function
-from dovetail.engine.options import Options, random_secrets
+from dovetail.engine.options import Options, random_secrets, telemetry_module
 from dovetail.engine.redaction import Redactor, guard_loggers
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.resources import Resources
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from dovetail.engine.request_state import Sealer
     from dovetail.engine.result_cache import ResultCache
     from dovetail.engine.server_requests import UrlElicitations
+    from dovetail.engine.telemetry import Telemetry
     from dovetail.engine.tool_search import ToolSearch
+    from dovetail.engine.watchdog import Watchdog
     from dovetail.extensions.tasks import Tasks
     from dovetail.registry.prompts import Completer, Prompt
     from dovetail.state.base import StateBackend
@@ -69,6 +71,14 @@ class TaskTimings(msgspec.Struct, frozen=True):
     retry_delay: float = 2.0
 
 
+class WatchdogTimings(msgspec.Struct, frozen=True):
+    """Seconds."""
+
+    begin_after: float = 1.0  # so that a server starts without the watchdog
+    blocked: float = 0.5  # from which on a function holds the event loop for too long
+    repeat: float = 60.0  # between two lines of the log about the same function
+
+
 class Engine:
     """A server without its transports."""
 
@@ -81,6 +91,9 @@ class Engine:
         guard_loggers(options.redact)
         most = options.max_threads
         self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), share=max(1, most // 2))
+        self.threads.on_stuck = lambda label: lazy.watchdog.count_stuck(self, label)
+        self.watchdog_timings = WatchdogTimings()
+        self._watchdog: Watchdog | None = None  # while it serves
         self.lease_timings = LeaseTimings()
         self.mount: Mount | None = None  # where it is mounted
         self.mounts: Mounts | None = None  # from the first one on
@@ -109,7 +122,8 @@ class Engine:
         has_own_middleware = options.rate_limit or self.audit is not None or self.search is not None
         self.tasks: Tasks | None = None  # from the first tool with `task=` on
         self.observers: dict[str, Callable[[Engine, Layer], Layer]] = {}  # by kind: layers around tasks
-        self.metrics: Metrics | None = None  # of the root
+        self.metrics: Metrics | None = None  # of the process group; those of the root, at a mounted server
+        self.telemetry: Telemetry | None = None  # its own, or that of the server it is mounted in
         self.chain: Layer | None = compile_chain(self, ()) if has_own_middleware else None
         self.unconditional_methods: frozenset[str] = frozenset()  # need no check of capabilities; none until known
         self.methods: Mapping[str, Method] = REQUEST_ROWS  # with those of extensions
@@ -126,6 +140,8 @@ class Engine:
         self.is_serving = False  # the lifespan has been entered
         self.refresher: Refresher | None = None  # from the first function on
         self._sealer: Sealer | None = None
+        if (tracing := telemetry_module(options.telemetry)) is not None:
+            tracing.observe(self)
         for catalog, kind in self._catalogs():
             catalog.on_change(partial(self._catalog_changed, kind))
 
@@ -471,13 +487,32 @@ class Engine:
             self.resources.begin(watching=self.options.list_changed)
             if self.mounts is not None:
                 await self.mounts.start()
+            if log.isEnabledFor(logging.DEBUG) and self.mount is None:
+                self.observe("log", lazy.request_log.logged)
             self.is_serving = True
             try:
-                yield value
+                with self._watched() if self.mount is None else nullcontext():
+                    yield value
             finally:
                 self.is_serving = False
                 if self.mounts is not None:
                     await self.mounts.stop()
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Have a watchdog report what holds the event loop, from a little later on."""
+
+        def begin() -> None:
+            self._watchdog = lazy.watchdog.Watchdog(self)
+
+        timer = asyncio.get_running_loop().call_later(self.watchdog_timings.begin_after, begin)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if self._watchdog is not None:
+                self._watchdog.stop()
+                self._watchdog = None
 
     @asynccontextmanager
     async def _secrets_shared(self) -> AsyncIterator[None]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from dovetail import engine as lazy
 from dovetail.engine.request_context import Checkpoint, InputNeeded, RequestContext, running_step
 from dovetail.engine.request_state import BadSeal, TooLarge
 from dovetail.engine.threads import as_coroutine
@@ -31,13 +32,14 @@ from dovetail.protocol import jsonrpc, request_state
 from dovetail.protocol.capabilities import require_client_support
 from dovetail.protocol.elicitation import MAX_INPUT_REQUESTS, InputRequest, InputRequired, ServerRequest
 from dovetail.protocol.methods import CallToolParams, GetPromptParams, ReadResourceParams
-from dovetail.protocol.request_state import MAX_ROUNDS, Binding, Round
+from dovetail.protocol.request_state import MAX_ROUNDS, Asked, Binding, Round
 from dovetail.protocol.results import InputRequiredResult
 from dovetail.schema.encode import OutputError, encode_json
 from dovetail.state.base import MAX_TTL, StateBackend
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
+    from dovetail.engine.metrics import Metrics
 
 log = logging.getLogger("dovetail")
 
@@ -60,27 +62,45 @@ def resume(engine: "Engine", context: RequestContext) -> None:
     responses = request_state.read_responses(params.input_responses)
     state = params.request_state
     previous = _open_state(engine, context, state) if isinstance(state, str) else None
+    if previous is not None and (metrics := engine.metrics) is not None:
+        metrics.add(lazy.metrics.REPLAYS, context.request.method)
+        lazy.metrics.count_answers(metrics, responses)
     context.server_requests = ReplayedRequests(engine, context, previous, responses)
 
 
 def _open_state(engine: "Engine", context: RequestContext, token: str) -> Round:
     """Open the request state. The client gets the same error for every bad state; only the log has the reason."""
     try:
-        previous = request_state.decode_round(engine.sealer.open(token))
+        return _read_state(engine, context, token, metrics=engine.metrics)
     except BadSeal as bad:
-        raise _bad_state(context, str(bad)) from None
+        log.warning("%s: a request state was refused: %s", context.request.method, bad)
+        raise ProtocolError(BAD_STATE, code=INVALID_PARAMS) from None
+
+
+def _read_state(engine: "Engine", context: RequestContext, token: str, *, metrics: "Metrics | None" = None) -> Round:
+    """Raises BadSeal. `metrics` count what has expired."""
+    try:
+        previous = request_state.decode_round(engine.sealer.open(token))
     except msgspec.DecodeError:
-        raise _bad_state(context, "it was sealed by another version of this library") from None
+        raise BadSeal("it was sealed by another version of this library") from None
     if previous.expires <= time.time():
-        raise _bad_state(context, "it has expired")
+        if metrics is not None:
+            lazy.metrics.count_answers(metrics, previous.requested, "timed_out")
+        raise BadSeal("it has expired")
     if (difference := _binding(engine, context).difference(previous.binding)) is not None:
-        raise _bad_state(context, f"it was made for another request, whose {difference} was different")
+        raise BadSeal(f"it was made for another request, whose {difference} was different")
     return previous
 
 
-def _bad_state(context: RequestContext, reason: str) -> ProtocolError:
-    log.warning("%s: a request state was refused: %s", context.request.method, reason)
-    return ProtocolError(BAD_STATE, code=INVALID_PARAMS)
+def asked_before(engine: "Engine", context: RequestContext) -> tuple[Asked, list[str]] | None:
+    """What the round before asked, and the methods of the questions that are answered now, if it was traced."""
+    params: InteractiveParams = context.request.params
+    with suppress(BadSeal, ProtocolError):
+        asked = _read_state(engine, context, str(params.request_state)).asked
+        responses = request_state.read_responses(params.input_responses)
+        if asked is not None:
+            return asked, [method for key, method in asked.methods.items() if key in responses]
+    return None
 
 
 def _binding(engine: "Engine", context: RequestContext) -> Binding:
@@ -260,11 +280,16 @@ class ReplayedRequests:
             state = self._engine.sealer.seal(request_state.encode_round(self._next_round(wasted)))
         except TooLarge as failure:
             raise self._given_up(f"its answers and steps are too large for the request state: {failure}") from None
+        if (metrics := self._engine.metrics) is not None:
+            for each in self._pending.values():
+                metrics.add(lazy.metrics.QUESTIONS, each["method"], "asked")
         return InputRequiredResult(self._pending, state)
 
     def _next_round(self, wasted: int) -> Round:
         previous, now, default = self._previous, time.time(), self._engine.options.answer_timeout
         timeouts = self._timeouts or [default]
+        telemetry = self._engine.telemetry
+        methods = {key: each["method"] for key, each in self._pending.items()}
         ends = previous.ends or now + CALL_LIFETIME_FACTOR * max(default, *timeouts)
         return Round(
             call=previous.call,
@@ -279,6 +304,7 @@ class ReplayedRequests:
             steps=self._steps.results,
             wasted=wasted,
             state=previous.state if self._author_state is None else self._author_state,
+            asked=None if telemetry is None else telemetry.asking(methods),
         )
 
     @property

@@ -308,9 +308,13 @@ class Mounts:
                 tools.on_change(mount.sync)
             else:
                 child.mount = mount
+                if self.engine.metrics is not None:
+                    lazy.metrics.watch_mounts(self.engine)
         if child is not None and child.refresher is not None:
             self.engine.open_refresher()
         self.engine.forget_capabilities()
+        if "trace" in self.engine.observers:
+            lazy.telemetry.observe_mounted(self.engine)
         if self.engine.is_serving:
             self._run_late(self._enter(mount))
 

@@ -3,12 +3,14 @@
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_args
 
 import msgspec
 from msgspec import Meta
 
 from dovetail import auth as lazy_auth
+from dovetail import engine as lazy
 from dovetail.errors import SetupError
 from dovetail.protocol.methods import LogLevel
 from dovetail.protocol.results import CacheHint, Style
@@ -46,7 +48,8 @@ KINDS = {
     **dict.fromkeys(("version", "title", "description", "website_url", "instructions"), kinds.TEXT),
     **dict.fromkeys(("always_structured_content", "empty_next_cursor", "explicit_is_error"), kinds.SWITCH),
     **dict.fromkeys(("server_info", "lenient_arguments", "logging", "list_changed"), kinds.SWITCH),
-    **dict.fromkeys(("audit_arguments", "mask_error_details"), kinds.SWITCH),
+    **dict.fromkeys(("audit_arguments", "mask_error_details", "telemetry_content"), kinds.SWITCH),
+    "telemetry": Kind(bool | None, "True, False, or None"),
     **dict.fromkeys(("page_size", "max_concurrency", "max_threads", "max_message_bytes"), kinds.POSITIVE_COUNT),
     "state_quota": kinds.POSITIVE_COUNT,
     **dict.fromkeys(("max_queue", "ttl_ms", "token_budget"), kinds.COUNT),
@@ -105,6 +108,27 @@ def random_secrets() -> Secrets:
     return Secrets([os.urandom(32)])
 
 
+# Variables of OpenTelemetry, one of which switches traces on.
+TRACE_VARIABLES = (
+    *("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
+    *("OTEL_PYTHON_TRACER_PROVIDER", "OTEL_CONFIG_FILE"),
+)
+
+
+def telemetry_module(option: bool | None) -> ModuleType | None:
+    """The module that makes spans, loaded; None if there shall be none. Raises SetupError if its package is missing."""
+    environ = os.environ
+    is_wanted = any(map(environ.get, TRACE_VARIABLES)) and environ.get("OTEL_TRACES_EXPORTER") != "none"
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or not (is_wanted if option is None else option):
+        return None
+    try:
+        return lazy.telemetry
+    except SetupError:
+        if option:
+            raise
+        return None
+
+
 class ServerOptions(TypedDict, total=False):
     """The keyword arguments of `Server(name, ...)`."""
 
@@ -138,6 +162,8 @@ class ServerOptions(TypedDict, total=False):
     audit: "bool | AuditFunction"
     audit_arguments: bool
     mask_error_details: bool
+    telemetry: bool | None
+    telemetry_content: bool
     tool_search: "bool | Literal['auto'] | SearchFunction"
     token_budget: int
     # limits
@@ -186,6 +212,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     audit: "bool | AuditFunction" = False  # an event for each request that does something: to the log, or to a function
     audit_arguments: bool = True  # whether such an event shows the arguments
     mask_error_details: bool | None = None  # None: yes, but not in process, nor for `dovetail dev`
+    telemetry: bool | None = None  # spans; None: if the variables of OpenTelemetry ask for them
+    telemetry_content: bool = False  # whether spans show arguments and results
     tool_search: "bool | Literal['auto'] | SearchFunction" = False  # "auto" and a function: by the budget
     token_budget: int = 20_000  # for all tools that a caller sees; if they cost more, it has to search for them
     timeout: float | None = None  # seconds for a call, unless the tool has its own

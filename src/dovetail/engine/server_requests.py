@@ -118,7 +118,11 @@ class LiveRequests:
                     raise errors.QuestionFailed(CALL_ENDED)  # the function has ended while this request was queued
                 self._pending.add(task)
                 try:
-                    return await self._exchange(input_request, timeout)
+                    exchange: Awaitable[Any] = self._exchange(input_request, timeout)
+                    method, engine = input_request.server_request.method, self._engine
+                    if engine.metrics is not None:
+                        exchange = lazy.metrics.asked(engine.metrics, method, exchange)
+                    return await (exchange if engine.telemetry is None else engine.telemetry.ask(method, exchange))
                 finally:
                     self._pending.discard(task)
 

@@ -21,12 +21,15 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
 
+from dovetail import engine as lazy
 from dovetail.errors import BUSY_RETRY_AFTER, Busy, ToolBusy
 
 T = TypeVar("T")
 
 # These mean something to the loop or to the interpreter: in a thread they only mean that the function failed.
 CONTROL_EXCEPTIONS = (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
+
+LOG_INTERVAL = 60.0  # seconds between two lines about stuck threads of one label
 
 logger = logging.getLogger("dovetail.threads")
 
@@ -75,7 +78,7 @@ class Job(Struct, Generic[T], eq=False):
     future: asyncio.Future[T]
     results: ResultQueue
     must_run: bool = False  # however many are stuck
-    thread: str = ""  # its name; empty while the job is queued
+    thread: threading.Thread | None = None  # None while the job is queued
     host: "WaitingThread | None" = None  # runs it instead of the pool
     waits_for: "concurrent.futures.Future[Any] | None" = None  # work on the loop
     holds_slot: bool = False  # of the pool
@@ -84,7 +87,8 @@ class Job(Struct, Generic[T], eq=False):
     has_lent_slot: bool = False  # while it waits for a client
     finished: bool = False
     abandoned: bool = False
-    reported: bool = False
+    reported: bool = False  # as stuck
+    is_logged: bool = False  # that it is stuck
 
     def perform(self) -> tuple[T | None, BaseException | None]:
         """Run the function in this thread; gives its result or its exception."""
@@ -122,7 +126,7 @@ class ThreadPool:
         self, max_threads: int = 40, max_stuck: int = 100, name: str = "dovetail", share: int = 10**9,
         *, idle: float = 30.0, grace: float = 1.0, max_waiting: int = 200,
     ) -> None:  # fmt: skip
-        self._max_threads = max_threads
+        self.max_threads = max_threads
         self._max_stuck = max_stuck
         self._share = share
         self._name = name
@@ -139,7 +143,13 @@ class ThreadPool:
         self._stuck: set[Job[Any]] = set()
         self._waiting = 0  # jobs that wait for a client, and have no slot
         self._closed = False
+        self._logged: dict[str, float] = {}  # when a job of a label was last said to be stuck
+        self.on_stuck: Callable[[str], None] = lambda _: None  # called with the label, on the loop
         self._results: ResultQueue | None = None  # of the loop that called last
+
+    @property
+    def running(self) -> int:
+        return self._running
 
     @property
     def stuck(self) -> int:
@@ -211,7 +221,7 @@ class ThreadPool:
 
     def _next_job(self) -> Job[Any] | None:
         """The job that waits longest, of those whose label holds less than its share; None if no slot is free."""
-        if self._running < self._max_threads:
+        if self._running < self.max_threads:
             for job in self._queue:
                 if job.must_run or self._held.get(job.label, 0) < self._share:
                     return job
@@ -240,7 +250,7 @@ class ThreadPool:
         job = self._next_job()
         if job is not None:
             self._queue.remove(job)
-            job.thread = threading.current_thread().name
+            job.thread = threading.current_thread()
             self._count(job, slot=True, share=True)
         elif self._closed:
             wakeups.put(False)
@@ -304,12 +314,16 @@ class ThreadPool:
 
     def _report_stuck(self, job: Job[Any]) -> None:
         with self._lock:
-            if job.reported or job not in self._stuck:
+            if job.reported or job.thread is None or job not in self._stuck:
                 return
             job.reported = True
             of = f"{len(self._stuck)} of at most {self._max_stuck} stuck threads"
-        text = "%s is stuck: its call has ended, but its thread %s still runs (%s)"
-        logger.warning(text, job.label, job.thread, of)
+            place = lazy.watchdog.place_of_thread(job.thread.ident)  # before it can do another job
+            job.is_logged = lazy.watchdog.is_due(self._logged, job.label, LOG_INTERVAL)
+        self.on_stuck(job.label)
+        if job.is_logged:
+            text = "%s is stuck: its call has ended, but its thread %s still runs, at %s (%s)"
+            logger.warning(text, job.label, job.thread.name, place, of)
 
     # ── in the threads ──
 
@@ -343,8 +357,8 @@ class ThreadPool:
             self._stuck.discard(job)
             following = self._take(wakeups)
         job.deliver(result, failure)  # only now: the caller's next call shall find this thread idle
-        if job.reported:
-            logger.warning("%s has ended: its thread %s is no longer stuck", job.label, job.thread)
+        if job.is_logged and job.thread is not None:
+            logger.warning("%s has ended: its thread %s is no longer stuck", job.label, job.thread.name)
         return following
 
 

@@ -50,6 +50,14 @@ def arguments_digest(raw: Raw) -> str:
 _decode_exact = msgspec.json.Decoder(float_hook=lambda text: Raw(text.encode())).decode  # keeps every digit
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """The questions of a round, for their spans: only if it was traced."""
+
+    at: int  # nanoseconds since 1970
+    methods: dict[str, str]  # by the keys of the questions
+    context: dict[str, str]  # of the request that asked, as W3C spells it
+
+
 class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the next run of the function needs to get as far as this one did."""
 
@@ -65,6 +73,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     steps: dict[str, Raw] = {}  # results, by name and occurrence
     wasted: int = 0  # rounds in a row whose responses no run used
     state: Raw | UnsetType = UNSET  # of a function that returned InputRequired(state=…)
+    asked: Asked | None = None
 
 
 encode_round = msgspec.json.Encoder().encode

@@ -14,13 +14,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
 from types import FrameType
-from typing import Any, ParamSpec, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 
+from dovetail import engine as lazy_engine
 from dovetail.engine.redaction import RedactingFilter, Redactor
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import SetupError
 from dovetail.transports import programs_being_imported
 from dovetail.transports.pipes import STDERR, write_all
+
+if TYPE_CHECKING:
+    from dovetail.engine.engine import Engine
 
 WINDOWS_BREAK = getattr(signal, "SIGBREAK", None)  # Ctrl-Break, and what service managers send there
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *([WINDOWS_BREAK] if WINDOWS_BREAK is not None else []))
@@ -28,9 +32,10 @@ CANCEL_TIMEOUT = 0.5  # seconds for cancelled tasks to end
 FLUSH_TIMEOUT = 0.5  # seconds for the log to be written
 EXECUTOR_THREADS = 64
 LEVEL_VARIABLE = "DOVETAIL_LOG_LEVEL"
+FORMAT_VARIABLE = "DOVETAIL_LOG_FORMAT"
+TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MAX_LINES = 500  # pending lines of the log
 MAX_LINE_BYTES = 16 * 1024
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -235,19 +240,46 @@ def observed_signals(callback: Callable[[], object]) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def log_to_stderr(redactor: Redactor) -> None:
+def log_to_stderr(engine: "Engine") -> None:
     """Let the logger `dovetail` write to stderr, unless it has a handler already."""
+    is_json = log_is_json()
+    if is_json:
+        engine.observe("log", lazy_engine.request_log.logged)
     if log.hasHandlers():
         return
     handler = StderrHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    handler.addFilter(RedactingFilter(redactor))
+    handler.setFormatter(_json_formatter(engine.redactor) if is_json else logging.Formatter(TEXT_FORMAT))
+    handler.addFilter(RedactingFilter(engine.redactor))
     log.addHandler(handler)
     if log.level == logging.NOTSET:
         name, levels = os.environ.get(LEVEL_VARIABLE) or "INFO", logging.getLevelNamesMapping()
         log.setLevel(levels.get(name.upper(), logging.INFO))
         if name.upper() not in levels:
             log.warning("%s=%s is unknown, INFO is used; known are %s", LEVEL_VARIABLE, name, ", ".join(levels))
+
+
+def log_is_json() -> bool:
+    name = os.environ.get(FORMAT_VARIABLE) or "text"
+    if name not in ("text", "json"):
+        raise SetupError(f"{FORMAT_VARIABLE}={name!r} is not possible; it must be text or json")
+    return name == "json"
+
+
+def _json_formatter(redactor: Redactor) -> logging.Formatter:
+    return lazy_engine.request_log.JsonFormatter(redactor, MAX_LINE_BYTES)
+
+
+def print_line(line: str, level: int = logging.INFO) -> None:
+    """Write a line to stderr at once, in the format of the log. The parent of workers must not start a log's thread."""
+    with contextlib.suppress(Exception):  # stderr may be closed or None
+        if log_is_json():
+            line = _json_formatter(Redactor()).format(_record("dovetail", level, line.removeprefix("dovetail: ")))
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+
+def _record(name: str, level: int, message: str) -> logging.LogRecord:
+    return logging.LogRecord(name, level, "", 0, message, None, None)
 
 
 class StderrHandler(logging.Handler):
@@ -270,7 +302,8 @@ class StderrHandler(logging.Handler):
         try:
             text = self.format(record)
         except Exception:
-            text = f"{record.levelname} {record.name}: [this record can't be shown]"
+            shown = f"{record.levelname} {record.name}: [this record can't be shown]"
+            text = self.format(_record("dovetail", logging.ERROR, shown))
         line = text.encode("utf-8", "backslashreplace")
         self._queue.put((line if len(line) <= MAX_LINE_BYTES else line[:MAX_LINE_BYTES] + b" [cut]") + b"\n")
         if self._thread is None:
@@ -292,7 +325,8 @@ class StderrHandler(logging.Handler):
                 continue
             dropped = self.dropped
             if dropped > reported:
-                item += b"... and %d more lines that were not read in time were dropped\n" % (dropped - reported)
+                text = f"... and {dropped - reported} more lines that were not read in time were dropped"
+                item += self.format(_record("dovetail", logging.WARNING, text)).encode() + b"\n"
                 reported = dropped
             with contextlib.suppress(OSError):  # stderr is closed
                 write_all(self._descriptor, item)

@@ -27,7 +27,15 @@ from dovetail.transports.http.legacy_sse import STREAM_ROUTE
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.routes import MOUNT, AnnouncedApp
 from dovetail.transports.http11.protocol import ServerState
-from dovetail.transports.process import StopSignal, end_lifespan, log_to_stderr, refuse_nested_run, run_process
+from dovetail.transports.process import (
+    StopSignal,
+    end_lifespan,
+    log_is_json,
+    log_to_stderr,
+    print_line,
+    refuse_nested_run,
+    run_process,
+)
 from dovetail.transports.supervisor import RestartPolicy, Supervisor, watch_parent
 
 OTHER_DESCRIPTORS = 500  # open files of a process besides its connections
@@ -64,9 +72,10 @@ def serve_http(
     URL.
     """
     refuse_nested_run()
+    log_is_json()  # or each worker would raise
     is_single = options.workers == 1
     if is_single:  # workers do this after the fork, for it starts a thread
-        log_to_stderr(engine.redactor)
+        log_to_stderr(engine)
     sockets = sockets or bind(options.host, options.port)
     with contextlib.ExitStack() as stack:
         for each in sockets:
@@ -85,15 +94,16 @@ def serve_http(
             drain_timeout = options.drain_delay + options.drain_timeout
             end_timeout = drain_timeout + timings.lifespan_timeout + timings.kill_delay
             Supervisor(
-                options.workers, run_worker, announce, sockets, end_timeout=end_timeout, restarts=timings.restarts
-            ).run()
+                options.workers, run_worker, announce, sockets, end_timeout=end_timeout, restarts=timings.restarts,
+                metrics=engine.metrics,
+            ).run()  # fmt: skip
 
 
 def _run_worker(
     engine: Engine, make_service: "Callable[[], HttpService]", started: Callable[[], None], parent: int | None
 ) -> None:
     """Run one process: the only one, or a worker of `parent`."""
-    log_to_stderr(engine.redactor)
+    log_to_stderr(engine)
 
     async def run() -> None:
         service = make_service()
@@ -116,14 +126,10 @@ def _announce(name: str, options: HttpOptions, sockets: list[Socket]) -> None:
     base = url_of("localhost" if at_all else options.host, port_of(sockets))
     where = f" listens at all addresses ({options.host}) and" if at_all else ""
     more = f" (HTTP+SSE at {base}{STREAM_ROUTE})" if options.sse else ""
-    pages = "".join(
-        f"{name} has its {app.name} at {base}{path.removesuffix(MOUNT)}/\n"
-        for path, app in options.routes.items()
-        if isinstance(app, AnnouncedApp)
-    )
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr may be closed or None
-        sys.stderr.write(f"{name}{where} serves MCP at {base}{options.path}{more}\n{pages}")
-        sys.stderr.flush()
+    print_line(f"{name}{where} serves MCP at {base}{options.path}{more}")
+    for path, app in options.routes.items():
+        if isinstance(app, AnnouncedApp):
+            print_line(f"{name} has its {app.name} at {base}{path.removesuffix(MOUNT)}/")
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

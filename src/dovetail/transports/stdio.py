@@ -105,7 +105,7 @@ def serve_stdio(engine: Engine, *, owner: Any = None, state: Any = None, timings
     if url and not isinstance(url, str):
         raise SetupError(f'Server.run: state={url!r} is not possible; it must be a URL, such as "sqlite:state.db"')
     store = lazy_state.base.open_state(url, engine.info.name) if url else None
-    log_to_stderr(engine.redactor)
+    log_to_stderr(engine)
     streams = take_standard_streams()
     try:
         main = partial(_run, engine, owner, streams, timings)

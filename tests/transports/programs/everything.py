@@ -1,8 +1,8 @@
 """A server with every kind of tool that can go wrong, on a pipe or over HTTP.
 
 An argument may hold JSON: `transport`; options, of the server on a pipe and of `run` over HTTP; `timings` of the
-transport; and `lifespan`, which says how that goes wrong, or names a file: while it is there, the lifespan fails at its
-start.
+transport and of the `watchdog`; and `lifespan`, which says how that goes wrong, or names a file: while it is there, the
+lifespan fails at its start.
 """
 
 import asyncio
@@ -22,12 +22,14 @@ from pathlib import Path
 import msgspec
 
 from dovetail import transports
+from dovetail.engine.engine import WatchdogTimings
 from dovetail.server import Server
 
 options = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
 over_http = options.pop("transport", "stdio") == "http"
 lifespan_failure = options.pop("lifespan", None)
 timings = options.pop("timings", {})
+watchdog = options.pop("watchdog", {})
 
 
 def say(text: str) -> None:
@@ -52,6 +54,7 @@ async def lifespan(server: Server) -> AsyncIterator[None]:
 
 print("printed before run")  # noqa: T201
 server = Server("everything", lifespan=lifespan, **({} if over_http else options))
+server.engine.watchdog_timings = WatchdogTimings(**watchdog)
 
 
 @server.tool
@@ -112,6 +115,11 @@ async def blocks_the_loop() -> str:
     say("blocks_the_loop runs")
     while True:
         time.sleep(0.02)  # noqa: ASYNC251
+
+
+@server.tool
+async def blocks_for(seconds: float) -> None:
+    time.sleep(seconds)  # noqa: ASYNC251
 
 
 @server.tool

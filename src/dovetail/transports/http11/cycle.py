@@ -7,10 +7,11 @@ fails before it, the client gets a 500. The head of a stream is written at once.
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
@@ -26,6 +27,7 @@ BODY = "http.response.body"
 PHRASES = {status.value: status.phrase for status in HTTPStatus}
 STATUS_LINES = {status: f"HTTP/1.1 {status} {PHRASES.get(status, '')}\r\n".encode() for status in range(200, 600)}
 BODILESS = {204, 304}
+MAX_PATH = 1024  # characters in a log of JSON lines
 FRAMING = {b"connection", b"content-length", b"date", b"transfer-encoding"}
 NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
@@ -53,6 +55,7 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
     response_started: bool = False
     response_complete: bool = False
     status: int = 0
+    began: float = 0.0  # for the access log
     head: bytes = b""  # not written yet
     expected_length: int | None = None  # remaining bytes of the body, if the response has a content-length
 
@@ -158,7 +161,7 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
         response = whole_response(status, headers, body, protocol.state.date_line, self.keep_alive)
         self.response_started = True
         if protocol.state.options.access_log:
-            log_access(protocol, self.scope, status)
+            log_access(protocol, self.scope, status, self.began)
         protocol.transport.write(response)
         self._complete()
         return True
@@ -211,7 +214,7 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
         if head:
             self.head = b""
             if protocol.state.options.access_log:
-                log_access(protocol, self.scope, self.status)
+                log_access(protocol, self.scope, self.status, self.began)
             protocol.transport.write(head + body)
         elif body and not protocol.transport.is_closing():  # or asyncio would log a warning for each write
             protocol.transport.write(body)
@@ -223,17 +226,22 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
         self.protocol.response_completed(self)
 
 
-def log_access(protocol: "HttpProtocol", scope: Scope | None, status: int) -> None:
+def log_access(protocol: "HttpProtocol", scope: Scope | None, status: int, began: float = 0.0) -> None:
     """Log a request, without its query: in HTTP+SSE that holds the secret session id. `scope`: None if not parsed."""
     client = protocol.client
     address = ":".join(map(str, client or ()))
     line = "-"
+    fields: dict[str, Any] = {"status": status}  # of a line of JSON
     if scope is not None:
         caller = protocol.state.proxies.address_of(scope)
         if client is None or caller != client[0]:
             address = caller or ""  # behind a proxy, where no port is known
         line = f"{scope['method']} {quote(scope['path'])} HTTP/{scope['http_version']}"
-    access_log.info('%s - "%s" %d', address, line, status)
+        fields |= {"method": scope["method"], "path": quote(scope["path"])[:MAX_PATH]}
+    shown: dict[str, Any] = {"http": {"address": address, **fields}}
+    if began:
+        shown["duration_ms"] = round((time.perf_counter() - began) * 1000, 3)
+    access_log.info('%s - "%s" %d', address, line, status, extra={"dovetail": shown})
 
 
 def build_head(

@@ -189,6 +189,8 @@ class HttpProtocol(asyncio.Protocol):
         """Serve a request whose headers are complete."""
         cycle = RequestResponseCycle(self, scope, keep_alive, expects_continue, is_head, is_1_1)
         scope["extensions"] = {FAST_PATH: cycle}
+        if self.state.options.access_log:
+            cycle.began = time.perf_counter()
         if self._cycle is None or self._cycle.response_complete:
             self._start(cycle)
         else:
@@ -239,7 +241,9 @@ class HttpProtocol(asyncio.Protocol):
             return
         if self.state.options.access_log:
             cycle = None if self._parser.in_head else self._parser.cycle
-            log_access(self, None if cycle is None else cycle.scope, refusal.status)
+            log_access(
+                self, None if cycle is None else cycle.scope, refusal.status, 0.0 if cycle is None else cycle.began
+            )
         self.transport.write(refusal.response(self.state.date_line))
         self._close_gracefully()
 
