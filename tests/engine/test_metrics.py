@@ -1,5 +1,6 @@
 """Metrics: their names, the memory of the workers, and what is counted of calls."""
 
+import json
 import re
 import subprocess
 import sys
@@ -56,6 +57,29 @@ def test_the_documentation_has_them_all() -> None:
     for family in FAMILIES.values():
         row = next(line for line in pages.splitlines() if line.startswith(f"| `{family.name}` "))
         assert all(f"`{label}`" in row for label in family.labels), row
+
+
+def test_the_dashboard_and_the_alerts_know_them_all_and_no_others() -> None:
+    for file, expected in (("dashboard.json", FAMILIES.keys()), ("alerts.yaml", None)):
+        text = (DOCS / "grafana" / file).read_text()
+        named = set(re.findall(r"\b(?:mcp_server|dovetail)_[a-z_]+", text))
+        labels = {label for family in FAMILIES.values() for label in family.labels}
+        found = {re.sub("_(bucket|count|sum)$", "", name) for name in named - labels}
+        assert found <= FAMILIES.keys()
+        assert expected is None or found == expected
+
+
+def test_the_panels_of_the_dashboard_lie_side_by_side() -> None:
+    panels = json.loads((DOCS / "grafana" / "dashboard.json").read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    covered = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(covered) == len({*covered}), "some overlap"
+    assert len(covered) == 24 * (max(y for _, y in covered) + 1), "there are gaps"
 
 
 # ── memory ──

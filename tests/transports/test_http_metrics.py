@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import test_servers
 
-from dovetail import Context, Elicit, InputRequired, Server, SetupError, ToolError
+from dovetail import Context, Elicit, InputRequired, Proxy, Server, SetupError, ToolError
 from dovetail.engine.workers import LeaseTimings
 from dovetail.state.sqlite import SqliteState
 from dovetail.transports.http.options import HttpOptions
@@ -421,6 +421,16 @@ async def test_what_is_mounted_is_timed_and_named_as_at_the_root(serve: Serve) -
     assert calls(samples)[MODERN, "sub_x", "ok"] == 1
     assert samples["dovetail_refused_calls_total"] == {("sub_x", "rate_limit"): 1}
     assert ("mount sub",) in samples["dovetail_slots"]
+
+
+async def test_a_backend_that_can_not_be_reached(serve: Serve) -> None:
+    server = Server("gateway", version="1.0.0")
+    server.mount(Proxy("http://127.0.0.1:1/mcp", name="far"), namespace="far")
+    app = await serve(server, metrics=True)
+    assert (await metrics_of(app))["dovetail_mount_workers"] == {("far", "not_connected"): 1}
+    await HttpWire(app).call("far_x")
+    states = (await metrics_of(app))["dovetail_mount_workers"]
+    assert {labels: one for labels, one in states.items() if one} == {("far", "unreachable"): 1}
 
 
 async def test_the_cache_of_results(serve: Serve) -> None:
