@@ -14,7 +14,7 @@ from opentelemetry.semconv.attributes import error_attributes
 
 from dovetail import Server
 from dovetail.engine.handlers import HANDLERS
-from dovetail.engine.metrics import FAMILIES, Family, Metrics, Values
+from dovetail.engine.metrics import FAMILIES, Family, Metrics, Values, watch
 
 DOCS = Path(__file__).parents[2] / "docs"
 CALLS = FAMILIES["mcp_server_operation_duration_seconds"]
@@ -169,6 +169,18 @@ def test_without_metrics_a_call_takes_the_same_way_and_nothing_of_them_is_loaded
     program = "import sys; from dovetail import Server; Server('x').asgi(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert [each for each in done.stdout.split() if "metrics" in each] == []
+
+
+def test_an_app_that_was_made_before_the_workers_were_counted_leaves_room_for_them() -> None:
+    """As in a file that has `app = server.asgi()`, and is served by `dovetail run --workers 4`."""
+    server = Server("both", version="1.0.0")
+    server.asgi(metrics=True)
+    metrics = watch(server.engine, workers=4)
+    metrics.take_slab(4)
+    metrics.add(COUNTER, "403")
+    values = metrics.read()
+    assert series(values) == {("403",): 1.0}
+    assert [*series(values, FAMILIES["dovetail_build_info"]).values()] == [1.0]
 
 
 async def test_a_server_that_is_mounted_later_is_measured_too() -> None:

@@ -160,15 +160,16 @@ class Metrics:
 
     def __init__(self, workers: int = 1, build: tuple[str, ...] = ()) -> None:
         """`build`: the labels of BUILD."""
-        self.workers = workers
         self._build = build
         self._gauges: dict[Callable[[], None], None] = {}  # each sets some of them
-        self._open()
+        self.open(workers)
 
     # ── slabs ──
 
-    def _open(self) -> None:
-        self._slabs = [Slab() for _ in range(self.workers + 1)]
+    def open(self, workers: int) -> None:
+        """Begin anew, with slabs for so many workers."""
+        self.workers = workers
+        self._slabs = [Slab() for _ in range(workers + 1)]
         self.take_slab(0)
         self.add(RESTARTS, by=0)  # a counter that begins with 1 has not risen, for Prometheus
         if self._build:
@@ -177,7 +178,7 @@ class Metrics:
     def begin(self) -> None:
         """Begin to serve: a process that another server has forked, without slabs for its workers, has its own."""
         if self._slab.cells[1] != os.getpid():
-            self._open()
+            self.open(self.workers)
 
     def take_slab(self, number: int) -> None:
         """Write to this slab from now on: in a worker to that of its number, from 1 on; the first is the parent's."""
@@ -301,6 +302,8 @@ def watch(engine: "Engine", workers: int = 1) -> Metrics:
         engine.observe("metrics", measured(metrics))
         metrics.on_read(EngineGauges(engine, metrics))
         watch_mounts(engine)
+    elif workers > engine.metrics.workers:  # they were made before it was known how many there are
+        engine.metrics.open(workers)
     return engine.metrics
 
 
