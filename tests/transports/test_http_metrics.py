@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import test_servers
 
-from dovetail import Context, Elicit, InputRequired, Server, SetupError, ToolError
+from dovetail import Context, Elicit, InputRequired, Proxy, Server, SetupError, ToolError
+from dovetail.engine.workers import LeaseTimings
 from dovetail.state.sqlite import SqliteState
 from dovetail.transports.http.options import HttpOptions
 from http_serving import Serve, Stage, until
 from http_wire import CAPABILITIES_KEY, HttpWire, post, text_of
+from remote_state import RemoteState
 from server_requests import accept, answer_to, input_responses
 from task_stage import DECLARED, TaskStage
 from tracing import recording
@@ -430,6 +432,16 @@ async def test_what_is_mounted_is_timed_and_named_as_at_the_root(serve: Serve) -
     assert ("mount sub",) in samples["dovetail_slots"]
 
 
+async def test_a_backend_that_can_not_be_reached(serve: Serve) -> None:
+    server = Server("gateway", version="1.0.0")
+    server.mount(Proxy("http://127.0.0.1:1/mcp", name="far"), namespace="far")
+    app = await serve(server, metrics=True)
+    assert (await metrics_of(app))["dovetail_mount_workers"] == {("far", "not_connected"): 1}
+    await HttpWire(app).call("far_x")
+    states = (await metrics_of(app))["dovetail_mount_workers"]
+    assert {labels: one for labels, one in states.items() if one} == {("far", "unreachable"): 1}
+
+
 async def test_the_cache_of_results(serve: Serve) -> None:
     server = Server("cached", version="1.0.0")
     server.add_tool(lambda a: str(a), name="same", cache=60, cache_shared=True)
@@ -452,6 +464,20 @@ async def test_a_shared_store_is_timed(serve: Serve, tmp_path: Path) -> None:
     await until_they_say(app, lambda samples: samples["dovetail_state_store_down"] == {(): 0})
     await app.drain(1)
     await state.close()
+
+
+async def test_a_store_that_does_not_answer(serve: Serve) -> None:
+    server, state = Server("stored", version="1.0.0"), RemoteState()
+    server.engine.lease_timings = LeaseTimings(lease=1.0, renew_every=0.005)
+    app = await serve(server, metrics=True, state=state)
+    await until_they_say(app, lambda samples: samples["dovetail_state_store_down"] == {(): 0})
+    wire = await HttpWire.session(app)
+    state.break_down()
+    assert (await wire.post("ping")).status == 503
+    samples = await until_they_say(app, lambda samples: samples["dovetail_state_store_down"] == {(): 1})
+    outcomes = {outcome for _, outcome in samples["dovetail_state_store_duration_seconds_count"]}
+    assert outcomes == {"ok", "unavailable"}
+    state.error = None
 
 
 async def test_the_loop_and_the_process(serve: Serve) -> None:

@@ -160,15 +160,16 @@ class Metrics:
 
     def __init__(self, workers: int = 1, build: tuple[str, ...] = ()) -> None:
         """`build`: the labels of BUILD."""
-        self.workers = workers
         self._build = build
         self._gauges: dict[Callable[[], None], None] = {}  # each sets some of them
-        self._open()
+        self.open(workers)
 
     # ── slabs ──
 
-    def _open(self) -> None:
-        self._slabs = [Slab() for _ in range(self.workers + 1)]
+    def open(self, workers: int) -> None:
+        """Begin anew, with slabs for so many workers."""
+        self.workers = workers
+        self._slabs = [Slab() for _ in range(workers + 1)]
         self.take_slab(0)
         self.add(RESTARTS, by=0)  # a counter that begins with 1 has not risen, for Prometheus
         if self._build:
@@ -177,7 +178,7 @@ class Metrics:
     def begin(self) -> None:
         """Begin to serve: a process that another server has forked, without slabs for its workers, has its own."""
         if self._slab.cells[1] != os.getpid():
-            self._open()
+            self.open(self.workers)
 
     def take_slab(self, number: int) -> None:
         """Write to this slab from now on: in a worker to that of its number, from 1 on; the first is the parent's."""
@@ -250,10 +251,10 @@ def _label(text: str) -> str:
 def measured(metrics: Metrics) -> "Callable[[Engine, Layer], Layer]":
     """A layer that counts and times each request."""
 
-    def layer_of(engine: "Engine", inner: "Layer") -> "Layer":
+    def layer(engine: "Engine", inner: "Layer") -> "Layer":
         clock, family = time.perf_counter, OPERATIONS.name
 
-        def record(request: Request, began: float, outcome: str = "ok", code: int | None = None) -> None:
+        def record(request: Request, began: float, outcome: str, code: int | None = None) -> None:
             seconds, tool = clock() - began, ""
             error = outcome if outcome == "tool_error" else ERROR_TYPES.get(code, OTHER)  # of an author's own codes
             if request.method == "tools/call":
@@ -265,22 +266,31 @@ def measured(metrics: Metrics) -> "Callable[[Engine, Layer], Layer]":
             cells[bisect_left(BUCKETS, seconds)] += 1
             cells[-1] += seconds
 
-        async def layer(context: RequestContext) -> Result:
-            request, began = context.request, clock()
-            try:
-                result = await inner(context)
-            except BaseException as failure:
-                record(request, began, *audit.failure_outcome(failure, request))
-                raise
-            if type(result) is ToolResult and not result.is_error:
-                record(request, began)
-            else:
-                record(request, began, audit.result_outcome(result))
-            return result
+        return _recorded(record, inner)
 
-        return layer
+    return layer
 
-    return layer_of
+
+def _mounted(metrics: Metrics, engine: "Engine", inner: "Layer") -> "Layer":
+    def record(_: Request, began: float, outcome: str, code: int | None = None) -> None:  # noqa: ARG001
+        metrics.observe(MOUNT_DURATION, _place(engine), outcome, seconds=time.perf_counter() - began)
+
+    return _recorded(record, inner)
+
+
+def _recorded(record: Callable[..., None], inner: "Layer") -> "Layer":
+    async def layer(context: RequestContext) -> Result:
+        request, began = context.request, time.perf_counter()
+        try:
+            result = await inner(context)
+        except BaseException as failure:
+            record(request, began, *audit.failure_outcome(failure, request))
+            raise
+        is_plain = type(result) is ToolResult and not result.is_error
+        record(request, began, "ok" if is_plain else audit.result_outcome(result))
+        return result
+
+    return layer
 
 
 def watch(engine: "Engine", workers: int = 1) -> Metrics:
@@ -292,6 +302,8 @@ def watch(engine: "Engine", workers: int = 1) -> Metrics:
         engine.observe("metrics", measured(metrics))
         metrics.on_read(EngineGauges(engine, metrics))
         watch_mounts(engine)
+    elif workers > engine.metrics.workers:  # they were made before it was known how many there are
+        engine.metrics.open(workers)
     return engine.metrics
 
 
@@ -301,24 +313,8 @@ def watch_mounts(engine: "Engine") -> None:
     assert metrics is not None
     for child in engine.mounted_engines():
         child.metrics = metrics
-        child.observe("metrics", partial(_mounted_layer, metrics))
+        child.observe("metrics", partial(_mounted, metrics))
         watch_mounts(child)
-
-
-def _mounted_layer(metrics: Metrics, engine: "Engine", inner: "Layer") -> "Layer":
-    async def layer(context: RequestContext) -> Result:
-        request, began, outcome = context.request, time.perf_counter(), "ok"
-        try:
-            result = await inner(context)
-            outcome = audit.result_outcome(result)
-            return result
-        except BaseException as failure:
-            outcome = audit.failure_outcome(failure, request)[0]
-            raise
-        finally:
-            metrics.observe(MOUNT_DURATION, _place(engine), outcome, seconds=time.perf_counter() - began)
-
-    return layer
 
 
 def _place(engine: "Engine") -> str:
@@ -371,8 +367,10 @@ def count_answers(metrics: Metrics, keys: Iterable[str], outcome: str = "answere
         metrics.add(QUESTIONS, QUESTION_METHODS.get(key.partition("-")[0], OTHER), outcome)
 
 
-STORE_READS = ("get", "remaining", "read", "check")
-STORE_WRITES = ("put", "touch", "delete", "claim", "add", "append", "drop", "publish")
+STORE_CALLS = (
+    *("check", "get", "remaining", "read"),
+    *("put", "touch", "delete", "claim", "add", "append", "drop", "publish"),
+)
 
 
 class MeasuredState:
@@ -380,7 +378,7 @@ class MeasuredState:
 
     def __init__(self, state: "StateBackend", metrics: Metrics) -> None:
         self._measured = state
-        for name in STORE_READS + STORE_WRITES:
+        for name in STORE_CALLS:
             setattr(self, name, _timed(metrics, name, getattr(state, name)))
 
     def __getattr__(self, name: str) -> Any:
