@@ -5,6 +5,7 @@ folders and triggers the next poll at once. Disks may hang, so they are only tou
 """
 
 import asyncio
+import contextvars
 import importlib.util
 import logging
 import os
@@ -107,7 +108,9 @@ class Watcher:
         if self._task is None or self._task.done():
             self._start_watchfiles(frozenset())  # the task may belong to an earlier run, or to a loop that has ended
             self._poll_now = asyncio.Event()
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="dovetail.watch")
+            self._task = asyncio.get_running_loop().create_task(
+                self._run(), name="dovetail.watch", context=contextvars.Context()
+            )
         self._poll_now.set()
 
     def unwatch(self, uri: str) -> None:

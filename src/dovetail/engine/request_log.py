@@ -1,6 +1,7 @@
 """Requests in the log: lines of JSON that name the request they belong to; at DEBUG each request and its response."""
 
 import logging
+import re
 import sys
 import time
 from collections.abc import Awaitable
@@ -16,7 +17,6 @@ from dovetail.engine.audit import MAX_LABEL, redacted_label
 from dovetail.engine.redaction import CUT, Redactor, escaped
 from dovetail.engine.request_context import RequestContext
 from dovetail.protocol import jsonrpc
-from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import InputRequiredResult, Result
 
 if TYPE_CHECKING:
@@ -29,20 +29,14 @@ IN_EVERY_RESULT = {"_meta", "resultType", "isError"}  # and not shown
 CAPABILITIES = ("taskId", "requestState")  # keys whose values are all that some callers need
 LONG = ("message", "exception", "stack")  # fields that are cut where a line is too long
 MIN_TEXT = 200  # characters that are left of them at least
-UNSHOWABLE = "[this record can't be shown]"
 
 log = logging.getLogger("dovetail")
 
 
 class Call(msgspec.Struct, frozen=True):
-    """What lines of JSON say of the request that runs: its texts without secrets, a digest of its session's id."""
+    """What lines of JSON say of the request that runs. Its texts are as the client sent them, but short."""
 
-    request_id: int | str
-    session: str | None
-    method: str
-    tool: str | None
-    principal: str | None
-    trace: dict[str, str]
+    fields: dict[str, Any]
     began: float
 
     @property
@@ -67,16 +61,16 @@ def logged(engine: "Engine", inner: "Layer") -> "Layer":
 
 
 def _call_of(context: RequestContext) -> Call:
-    request, session, principal = context.request, context.request.session, context.principal
-    return Call(
-        request_id=request.id if isinstance(request.id, int) else request.id[: 4 * MAX_LABEL],
-        session=None if session is None else session.id,
-        method=request.method,
-        tool=request.params.name[: 4 * MAX_LABEL] if request.method == "tools/call" else None,
-        principal=None if principal is None else principal.subject,
-        trace=trace_ids(),
-        began=time.perf_counter(),
-    )
+    request, session = context.request, context.request.session
+    fields = {
+        "request_id": request.id if isinstance(request.id, int) else request.id[: 4 * MAX_LABEL],
+        "session": None if session is None else audit.session_digest(session.id),
+        "method": request.method,
+        "tool": request.params.name[: 4 * MAX_LABEL] if request.method == "tools/call" else None,
+        "principal": None if context.principal is None else context.principal.subject,
+        **trace_ids(),
+    }
+    return Call(fields, time.perf_counter())
 
 
 def trace_ids() -> dict[str, str]:
@@ -101,31 +95,23 @@ class RequestLog:
         describe = audit.SUBJECTS.get(request.method)
         name, given = (None, None) if describe is None else describe(request.params)
         named = "" if name is None else " " + redacted_label(name, self._redactor, audit.MAX_NAME)
-        what = f"{redacted_label(str(call.request_id), self._redactor)} {request.method}{named}"
-        log.debug("%s%s", what, self._shown(given))
+        what = f"{redacted_label(str(call.fields['request_id']), self._redactor)} {request.method}{named}"
+        log.debug("%s%s", what, "" if given is None else self._shown(given))
         try:
             result = await inner(context)
         except BaseException as failure:
             outcome, code = audit.failure_outcome(failure, request)
-            shown = outcome if code is None else f"{outcome} {code}"
-            log.debug("%s: %s in %.1f ms %s", what, shown, call.milliseconds, failure)
+            log.debug("%s: %s%s in %.1f ms %s", what, outcome, f" {code}" if code else "", call.milliseconds, failure)
             raise
-        outcome, milliseconds = audit.result_outcome(result), call.milliseconds
-        log.debug("%s: %s in %.1f ms%s", what, outcome, milliseconds, self._body(result, request))
+        milliseconds, shown = call.milliseconds, ""
+        if not isinstance(result, InputRequiredResult):  # its questions may hold URLs that are for the user alone
+            with suppress(Exception):  # which is logged when the response is made
+                shown = self._shown(Raw(result.encode(self._shapers[request.revision.name])))
+        log.debug("%s: %s in %.1f ms%s", what, audit.result_outcome(result), milliseconds, shown)
         return result
 
-    def _body(self, result: Result, request: Request) -> str:
-        if isinstance(result, InputRequiredResult):  # its questions may hold URLs that are for the user alone
-            return ""
-        try:
-            return self._shown(Raw(result.encode(self._shapers[request.revision.name])))
-        except Exception:  # which is logged when the response is made
-            return ""
-
-    def _shown(self, body: Raw | None) -> str:
+    def _shown(self, body: Raw) -> str:
         """Arguments or a result on one line, without secrets; of a long one only what is short."""
-        if body is None:
-            return ""
         value = audit.redact_arguments(body, self._redactor, max_bytes=MAX_BODY_BYTES, max_members=MAX_MEMBERS)
         if isinstance(value, dict):
             value = {name: part for name, part in value.items() if name not in IN_EVERY_RESULT}
@@ -146,38 +132,34 @@ class JsonFormatter(logging.Formatter):
             fields = {**head, "message": record.getMessage(), **self._call_fields()}
             for name, value in getattr(record, "dovetail", {}).items():
                 fields[name] = value if name == "audit" else self._redactor.value(value)
-            fields |= {"exception": _without_indent(record.exc_text), "stack": record.stack_info}
-            return self._fitting_line(fields)
+            unmarked = record.exc_text and re.sub("(?m)^  ", "", record.exc_text).rstrip()
+            fields |= {"exception": unmarked, "stack": record.stack_info}
+            while len((line := _line(fields)).encode()) > self._max_bytes:
+                _shorten(fields)
+            return line
         except Exception:
-            return _line({**head, "message": UNSHOWABLE})
+            return _line({**head, "message": "[this record can't be shown]"})
 
     def _call_fields(self) -> dict[str, Any]:
         call = current_call.get()
         if call is None:
             return trace_ids()
-        named = {name: getattr(call, name) for name in ("request_id", "method", "tool", "principal")}
-        cleaned = {
-            name: redacted_label(each, self._redactor) if isinstance(each, str) else each
-            for name, each in named.items()
-        }
-        session = None if call.session is None else audit.session_digest(call.session)
-        return {**cleaned, "session": session, **call.trace, **trace_ids(), "duration_ms": call.milliseconds}
-
-    def _fitting_line(self, fields: dict[str, Any]) -> str:
-        while len((line := _line(fields)).encode()) > self._max_bytes:
-            name = max(LONG, key=lambda each: len(fields.get(each) or ""))
-            if len(text := fields[name] or "") > MIN_TEXT:
-                fields[name] = text[: len(text) // 2] + CUT
-            elif isinstance(event := fields.get("audit"), audit.AuditEvent) and event.arguments != CUT:
-                fields["audit"] = msgspec.structs.replace(event, arguments=CUT)
-            else:
-                raise ValueError("one of the other fields is too long")
-        return line
+        fields = call.fields | trace_ids() | {"duration_ms": call.milliseconds}
+        for name in ("request_id", "tool", "principal"):
+            if isinstance(text := fields[name], str):
+                fields[name] = redacted_label(text, self._redactor)
+        return fields
 
 
-def _without_indent(traceback: str | None) -> str | None:
-    """The traceback without what marks its lines as belonging to a record, in a log of plain text."""
-    return traceback and "\n".join(line.removeprefix("  ") for line in traceback.split("\n")).rstrip()
+def _shorten(fields: dict[str, Any]) -> None:
+    """Cut the longest text to its half. Raises ValueError if none is long."""
+    name = max(LONG, key=lambda each: len(fields.get(each) or ""))
+    if len(text := fields[name] or "") > MIN_TEXT:
+        fields[name] = text[: len(text) // 2] + CUT
+    elif isinstance(event := fields.get("audit"), audit.AuditEvent) and event.arguments != CUT:
+        fields["audit"] = msgspec.structs.replace(event, arguments=CUT)
+    else:
+        raise ValueError("one of the other fields is too long")
 
 
 def _line(fields: dict[str, Any]) -> str:

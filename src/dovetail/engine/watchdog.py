@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 LOOKS = 2  # at the loop's thread, in the time that a function may hold it
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+FOLDERS = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+LIBRARIES = (OWN_FOLDER, "<frozen ", *FOLDERS)
 
 log = logging.getLogger("dovetail")
 
@@ -53,11 +54,13 @@ class Watchdog:
         self._stopped.set()
 
     def _run(self) -> None:
-        pause, clock = self._timings.blocked / LOOKS, Clock()
+        pause = self._timings.blocked / LOOKS
+        woken, used = time.monotonic(), time.process_time()
         while not self._stopped.wait(pause) and self._loop.is_running():
-            elapsed, computed = clock.turn()
+            elapsed, computed = time.monotonic() - woken, time.process_time() - used
+            woken, used = woken + elapsed, used + computed
             if elapsed > 1.5 * pause and computed < (elapsed - pause) / 2:
-                self._asked_at = time.monotonic()  # stopped, or asleep with the machine: the loop was so too
+                self._asked_at = woken  # stopped, or asleep with the machine: the loop was so too
                 continue
             was_locked_out = elapsed >= self._timings.blocked  # by code that does not release the interpreter's lock
             is_silent = self._answered != self._asked
@@ -100,18 +103,6 @@ class Watchdog:
             words = "%s holds the event loop, and all other calls wait: for %.1f s so far, at %s; %s"
             advice = "make it a plain def, or await asyncio.to_thread(…)"
             log.warning(words, subject, held_for, place, advice, extra={"dovetail": {"tool": self._holder or None}})
-
-
-class Clock:
-    """Tells how long ago it was looked at last, and how much this process has computed since, in seconds."""
-
-    def __init__(self) -> None:
-        self._time, self._used = time.monotonic(), time.process_time()
-
-    def turn(self) -> tuple[float, float]:
-        before, used = self._time, self._used
-        self._time, self._used = time.monotonic(), time.process_time()
-        return self._time - before, self._used - used
 
 
 def is_due(reported: dict[str, float], name: str, interval: float) -> bool:
@@ -157,8 +148,7 @@ def _own_frames(innermost: FrameType | None, tools: dict[CodeType, str]) -> list
 
 
 def _is_library(code: CodeType) -> bool:
-    name = code.co_filename
-    return name.startswith((OWN_FOLDER, "<frozen ", *LIBRARIES))
+    return code.co_filename.startswith(LIBRARIES)
 
 
 def _tools_by_code(engine: "Engine") -> dict[CodeType, str]:

@@ -5,6 +5,7 @@ an outage, in which no lease could be renewed, a worker declares no other lost u
 """
 
 import asyncio
+import contextvars
 import logging
 import os
 import time
@@ -72,7 +73,8 @@ class WorkerLease:
 
     def start(self) -> None:
         if self._state.shared and self._renewing is None:
-            self._renewing = asyncio.get_running_loop().create_task(self._renew())
+            context = contextvars.Context()  # not that of the call that has needed it first
+            self._renewing = asyncio.get_running_loop().create_task(self._renew(), context=context)
 
     async def stop(self) -> None:
         if self._renewing is None:
