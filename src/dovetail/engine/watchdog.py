@@ -59,10 +59,11 @@ class Watchdog:
         while not self._stopped.wait(pause) and self._loop.is_running():
             elapsed, computed = time.monotonic() - woken, time.process_time() - used
             woken, used = woken + elapsed, used + computed
-            if elapsed > 1.5 * pause and computed < (elapsed - pause) / 2:
+            if elapsed > 1.5 * pause and computed < (elapsed - pause) / 10:
                 self._asked_at = woken  # stopped, or asleep with the machine: the loop was so too
                 continue
-            was_locked_out = elapsed >= self._timings.blocked  # by code that does not release the interpreter's lock
+            # By code that computes for so long without releasing the interpreter's lock, which this thread needs too.
+            was_locked_out = min(elapsed, computed) >= self._timings.blocked
             is_silent = self._answered != self._asked
             if not (is_silent or self._ask(elapsed if was_locked_out else 0.0)):
                 return
