@@ -51,13 +51,63 @@ class Family(msgspec.Struct, frozen=True):
         return len(BUCKETS) + 2 if self.kind == "histogram" else 1
 
 
+METHOD, TOOL = "mcp_method_name", "gen_ai_tool_name"
 OPERATIONS = Family(
-    "mcp_server_operation_duration_seconds",
-    "histogram",
-    "Duration of requests.",
-    ("mcp_method_name", "mcp_protocol_version", "gen_ai_tool_name", "outcome", "error_type"),
+    "mcp_server_operation_duration_seconds", "histogram", "Duration of requests.",
+    (METHOD, "mcp_protocol_version", TOOL, "outcome", "error_type"),
+)  # fmt: skip
+SESSION_DURATION = Family(
+    "mcp_server_session_duration_seconds", "histogram", "Duration of the HTTP sessions that have ended."
 )
-FAMILIES = {each.name: each for each in (OPERATIONS,)}
+SESSIONS = Family("dovetail_sessions", "gauge", "Open HTTP sessions, by the workers that opened them.")
+STREAMS = Family("dovetail_streams", "gauge", "Open streams: GET, HTTP+SSE, subscriptions/listen.")
+RESUMED = Family("dovetail_resumed_streams_total", "counter", "Streams that clients resumed by Last-Event-ID.")
+HTTP_REFUSALS = Family(
+    "dovetail_http_refusals_total", "counter", "HTTP requests refused before any handler, by status.", ("status",)
+)
+REFUSALS = Family(
+    "dovetail_refused_calls_total", "counter", "Calls refused by a limit of the tool, or of the server without a tool.",
+    (TOOL, "reason"),
+)  # fmt: skip
+QUEUE_TIME = Family(
+    "dovetail_queue_duration_seconds", "histogram", "Time until a call had its slots; calls that get them at once "
+    "count only where their tool has limits of its own.", (TOOL,),
+)  # fmt: skip
+SLOTS = Family("dovetail_slots", "gauge", "Calls that may run at once, by limit.", ("limit",))
+SLOTS_IN_USE = Family("dovetail_slots_in_use", "gauge", "Calls that hold a slot, by limit.", ("limit",))
+SLOTS_WAITING = Family("dovetail_slots_waiting", "gauge", "Calls that wait for a slot, by limit.", ("limit",))
+THREADS = Family("dovetail_threads", "gauge", "Functions that may run in threads at once.")
+THREADS_IN_USE = Family("dovetail_threads_in_use", "gauge", "Functions that run in threads.")
+STUCK_THREADS = Family("dovetail_threads_stuck", "gauge", "Threads that still run a function whose call has ended.")
+STUCK_CALLS = Family("dovetail_stuck_calls_total", "counter", "Calls that did not give their thread back.", (TOOL,))
+LOOP_LAG = Family("dovetail_event_loop_lag_seconds", "histogram", "How late the event loop was, measured each second.")
+BLOCKED_LOOPS = Family("dovetail_event_loop_blocked_total", "counter", "Calls that blocked the event loop.", (TOOL,))
+QUESTIONS = Family(
+    "dovetail_questions_total", "counter", "Questions to clients: asked, answered, timed_out, failed.",
+    (METHOD, "outcome"),
+)  # fmt: skip
+REPLAYS = Family("dovetail_replays_total", "counter", "Rounds of calls that ran again with answers.", (METHOD,))
+TASKS = Family("dovetail_tasks", "gauge", "Open tasks by status.", ("status",))
+TASKS_ENDED = Family("dovetail_tasks_ended_total", "counter", "Tasks that have ended, by status.", ("status",))
+MOUNT_DURATION = Family(
+    "dovetail_mount_duration_seconds", "histogram", "Duration of requests to mounted servers.", ("mount", "outcome")
+)
+MOUNT_STATES = Family("dovetail_mount_workers", "gauge", "Workers by what they know of a backend.", ("mount", "state"))
+CACHE = Family("dovetail_result_cache_requests_total", "counter", "Calls of cached tools: hit, miss.", (TOOL, "result"))
+STORE_DURATION = Family(
+    "dovetail_state_store_duration_seconds", "histogram", "Duration of operations of a shared state store.",
+    ("operation", "outcome"),
+)  # fmt: skip
+STORE_OUTAGES = Family("dovetail_state_store_outages_total", "counter", "Outages of the state store that workers saw.")
+STORE_DOWN = Family("dovetail_state_store_down", "gauge", "Workers that can't reach the state store, or find it full.")
+WORKERS = Family("dovetail_workers", "gauge", "Workers that serve.")
+RESTARTS = Family("dovetail_worker_restarts_total", "counter", "Workers that ended and were replaced.")
+BUILD = Family(
+    "dovetail_build_info", "gauge", "What runs here; always 1.",
+    ("dovetail_version", "python_version", "server_name", "server_version"),
+)  # fmt: skip
+UNRECORDED = Family("dovetail_metrics_unrecorded_total", "counter", "Values of series for which there was no room.")
+FAMILIES = {each.name: each for each in list(globals().values()) if isinstance(each, Family)}
 
 
 def _doubles(buffer: mmap.mmap | bytes | bytearray) -> Cells:
