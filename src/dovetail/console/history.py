@@ -3,16 +3,16 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import chain
 from operator import add, sub
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Raw
 
 from dovetail.engine import audit
+from dovetail.engine import metrics as families
 from dovetail.engine.dispatch import Layer
 from dovetail.engine.engine import Engine
-from dovetail.engine.metrics import BUCKETS, FAMILIES, OPERATIONS, OTHER, Metrics, Values
+from dovetail.engine.metrics import BUCKETS, OTHER, Metrics, Values
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import ProtocolError, ToolError
 from dovetail.protocol import jsonrpc
@@ -22,14 +22,20 @@ from dovetail.protocol.results import Result, ToolResult
 SPAN = 10.0  # seconds that a point is about
 SLACK = 0.5  # seconds that a tick may be early
 MAX_POINTS = 360
-MAX_TOOLS = 50  # of a point: the busiest; the others are one row
+MAX_NAMES = 50  # tools or mounts of a point: the busiest; the others are one row
 MAX_FAILURES = 100
 MAX_MESSAGE = 300  # characters
 LONG_LIVED = frozenset({"subscriptions/listen"})  # counted, but not slow
 ERRORS = frozenset({"tool_error", "error", "refused"})
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 ALL = ""  # the row of all requests
-GAUGES: dict[str, str] = {}
+GAUGES = {  # of a point: the family, and the labels of the one that is shown
+    "sessions": (families.SESSIONS, ()),
+    "streams": (families.STREAMS, ()),
+    "workers": (families.WORKERS, ()),
+    "slots": (families.SLOTS, ("server",)),
+    "running": (families.SLOTS_IN_USE, ("server",)),
+    "waiting": (families.SLOTS_WAITING, ("server",)),
+}
 
 T = TypeVar("T")
 Row = list[float]  # requests, errors, and how many of them ended in each bucket of time
@@ -54,49 +60,48 @@ class Recent(Generic[T]):
 
 class Reading(NamedTuple):
     clock: float
-    rows: dict[str, Row]  # by tool
+    rows: dict[str, dict[str, Row]]  # of tools, mounts and the event loop, by their names
 
 
 class History:
     """What the pages of a server show of the time before they were opened. The numbers are those of all workers."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
-        self.metrics = metrics
         self.points: Recent[Raw] = Recent(MAX_POINTS)
         self.failures: Recent[dict[str, Any]] = Recent(MAX_FAILURES)
         self.methods: dict[str, float] = {}  # requests since the start
+        self._metrics = metrics
         self._clock = clock
-        self._readings: deque[Reading] = deque()  # of the last ten seconds, and one before
-        self._next_point = 0.0
+        self._before: Reading | None = None  # at the end of the last point
+        self._tail = Raw(b"null")
+        self._next_point = self._next_tail = 0.0
         metrics.on_read(self.tick)
 
     def tick(self) -> None:
-        """Add a point, if it is time."""
+        """End a point, if it is time."""
         if (now := self._clock()) < self._next_point - SLACK:
             return
-        self._next_point = now + SPAN  # also because a reading ticks
-        is_first = not self._readings  # a worker that replaces another one finds its numbers: they are from before
-        self._read()
+        self._next_point = now + SPAN  # at once: a reading ticks too
+        is_first = self._before is None  # what a worker finds that replaces another one is from before
+        self._before = self._read()
         if not is_first:
-            self.points.add(self._latest)
+            self.points.add(self._tail)
 
-    def now(self) -> Raw:
-        """The point of the last ten seconds; read once a second, however many pages ask."""
-        if not self._readings or self._clock() - self._readings[-1].clock > SLACK:
+    def tail(self) -> Raw:
+        """The point that has not ended; read once a second, however many pages ask."""
+        if self._before is None or self._clock() >= self._next_tail:
             self._read()
-        return self._latest
+        return self._tail
 
-    def _read(self) -> None:
-        values, clock = self.metrics.read(), self._clock()
-        operations = values[OPERATIONS.name]
+    def _read(self) -> Reading:
+        values = self._metrics.read()
+        reading = Reading(self._clock(), rows_of(values))
+        self._tail = Raw(jsonrpc.encode(point_between(self._before or reading, reading, values)))
+        self._next_tail = reading.clock + SLACK
         self.methods = {}
-        for labels, cells in operations.items():
+        for labels, cells in values[families.OPERATIONS.name].items():
             self.methods[labels[0]] = self.methods.get(labels[0], 0) + sum(cells[:-1])
-        readings = self._readings
-        readings.append(Reading(clock, rows_of(operations)))
-        while len(readings) > 2 and readings[1].clock <= clock - SPAN + SLACK:
-            readings.popleft()
-        self._latest = Raw(jsonrpc.encode(point_between(readings[0], readings[-1], values)))
+        return reading
 
     def failures_layer(self, engine: Engine, inner: Layer) -> Layer:
         """Record each request that fails, with what its client is shown."""
@@ -134,42 +139,55 @@ def _texts(result: ToolResult) -> Iterator[str]:
     return (text for each in result.content if isinstance(text := getattr(each, "text", None), str))
 
 
-def rows_of(operations: dict[tuple[str, ...], list[float]]) -> dict[str, Row]:
-    """A row for each tool, and one for all requests."""
-    rows: dict[str, Row] = {ALL: EMPTY}
-    for (method, _, tool, outcome, _), cells in operations.items():
-        calls, times = sum(cells[:-1]), EMPTY[2:] if method in LONG_LIVED else cells[:-1]
-        row = [calls, calls if outcome in ERRORS else 0.0, *times]
+def rows_of(values: Values) -> dict[str, dict[str, Row]]:
+    tools: dict[str, Row] = {ALL: EMPTY}
+    for (method, _, tool, outcome, _), cells in values[families.OPERATIONS.name].items():
+        row = _row(cells, outcome)
         for key in {ALL, tool}:
-            rows[key] = [*map(add, rows.get(key, EMPTY), row)]
-    return rows
+            tools[key] = _sum(tools.get(key, EMPTY), row[:2] + EMPTY[2:] if method in LONG_LIVED else row)
+    mounts: dict[str, Row] = {}
+    for (mount, outcome), cells in values[families.MOUNT_DURATION.name].items():
+        mounts[mount] = _sum(mounts.get(mount, EMPTY), _row(cells, outcome))
+    lag = values[families.LOOP_LAG.name].get((), EMPTY[1:])
+    return {"tools": tools, "mounts": mounts, "lag": {ALL: _row(lag, "ok")}}
+
+
+def _row(cells: list[float], outcome: str) -> Row:
+    calls = sum(cells[:-1])
+    return [calls, calls if outcome in ERRORS else 0.0, *cells[:-1]]
+
+
+def _sum(one: Row, other: Row) -> Row:
+    return [*map(add, one, other)]
 
 
 def point_between(before: Reading, after: Reading, values: Values) -> dict[str, Any]:
-    """What happened between two readings."""
-    rows = {key: [*map(sub, row, before.rows.get(key, EMPTY))] for key, row in after.rows.items()}
-    everything = rows.pop(ALL)
-    busiest = sorted((key for key, row in rows.items() if row[0]), key=lambda key: (key == OTHER, -rows[key][0]))
-    shown = {key: rows[key] for key in busiest[:MAX_TOOLS]}
-    for key in busiest[MAX_TOOLS:]:
-        shown[OTHER] = [*map(add, shown.get(OTHER, EMPTY), rows[key])]
+    """What happened between two readings, with gauges as they are."""
+    rows = {
+        kind: {key: [*map(sub, row, before.rows[kind].get(key, EMPTY))] for key, row in each.items()}
+        for kind, each in after.rows.items()
+    }
+    everything = rows["tools"].pop(ALL)
     return {
         "time": round(time.time(), 3),
-        "seconds": round(max(after.clock - before.clock, 1.0), 3),
-        "requests": everything[0],
-        "errors": everything[1],
-        **{name: percentile(everything[2:], part) for name, part in PERCENTILES.items()},
-        "tools": {
-            key: [row[0], row[1], percentile(row[2:], 0.5), percentile(row[2:], 0.99)] for key, row in shown.items()
-        },
+        "seconds": round(after.clock - before.clock, 3),
+        "all": _sparse(everything),
+        "tools": {key: _sparse(row) for key, row in _busiest(rows["tools"]).items()},
+        "mounts": {key: _sparse(row) for key, row in _busiest(rows["mounts"]).items()},
+        "lag": _sparse(rows["lag"][ALL]),
+        "tasks": {labels[0]: cells[0] for labels, cells in values[families.TASKS.name].items()},
+        **{name: next(iter(values[family.name].get(labels, ())), None) for name, (family, labels) in GAUGES.items()},
     }
 
 
-def percentile(buckets: Row, part: float) -> float | None:
-    """In milliseconds, as if the times in a bucket were spread evenly; None without any."""
-    wanted, lower = part * sum(buckets), 0.0
-    for count, upper in zip(buckets, chain(BUCKETS, BUCKETS[-1:]), strict=True):
-        if count and wanted <= count:
-            return round(1000 * (lower + (upper - lower) * wanted / count), 3)
-        wanted, lower = wanted - count, upper
-    return None
+def _busiest(rows: dict[str, Row]) -> dict[str, Row]:
+    names = sorted((key for key, row in rows.items() if row[0]), key=lambda key: (key == OTHER, -rows[key][0]))
+    shown = {key: rows[key] for key in names[:MAX_NAMES]}
+    for key in names[MAX_NAMES:]:
+        shown[OTHER] = _sum(shown.get(OTHER, EMPTY), rows[key])
+    return shown
+
+
+def _sparse(row: Row) -> list[Any]:
+    """Requests, errors, and the buckets that are not empty, by their numbers."""
+    return [int(row[0]), int(row[1]), {index: int(count) for index, count in enumerate(row[2:]) if count}]

@@ -7,6 +7,7 @@ from typing import Any
 
 from dovetail.console.history import History
 from dovetail.engine.engine import Engine
+from dovetail.engine.metrics import BUCKETS
 from dovetail.errors import Busy
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.sse import encode_event
@@ -74,10 +75,11 @@ class LiveMetrics:
         return {
             "time": round(time.time(), 3),
             "uptime": round(time.monotonic() - self._began, 3),
-            "now": self._history.now(),  # first: it may add a point
+            "tail": self._history.tail(),  # first: it may end a point
             "points": self._history.points.since(points),
             "failures": self._history.failures.since(failures),
             "methods": self._history.methods,
+            "buckets": BUCKETS,
             "streams": overview.streams,
             "sessions": [session_summary(each) for each in seen],
             "sessions_total": total,
