@@ -50,6 +50,8 @@ HELP = {
     "public_url": "URL of the MCP endpoint as clients see it; for servers with auth.",
     "trusted_proxies": "Addresses or networks whose X-Forwarded-For is believed, or unix. Repeat, or use commas.",
     "access_log": "One line in the log for each request.",
+    "metrics": "Metrics for Prometheus at /metrics, for this machine.",
+    "metrics_token": "Token with which other machines may read them; better in DOVETAIL_METRICS_TOKEN.",
     "max_body_bytes": "Largest body of a request.",
     "body_timeout": "Seconds for a body to arrive.",
     "max_header_bytes": "Largest head of a request.",

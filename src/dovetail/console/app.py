@@ -25,8 +25,8 @@ from dovetail.protocol import revisions
 from dovetail.server import Server
 from dovetail.transports.http.asgi import App
 from dovetail.transports.http.in_flight import AppStatus
-from dovetail.transports.http.origin import DEFAULT_PORTS, is_loopback, parse_authority, parse_origin
-from dovetail.transports.http.proxies import HEADER, NO_PROXIES, TrustedProxies
+from dovetail.transports.http.origin import DEFAULT_PORTS, has_local_host, parse_authority, parse_origin
+from dovetail.transports.http.proxies import NO_PROXIES
 from dovetail.transports.http.routes import (
     APP_STATUS,
     MOUNT,
@@ -161,11 +161,6 @@ async def _no_thread(function: Callable[[], Any], *, label: str) -> NoReturn:
     raise AssertionError(f"{label} ({function}) is async, and needs no thread")
 
 
-FORWARDED_PREFIX = b"x-forwarded"
-FORWARDED = frozenset(  # headers that proxies, tunnels and port forwarding add to a request
-    {b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"x-original-forwarded-for",
-     b"x-envoy-external-address", b"cf-connecting-ip", b"true-client-ip", b"fly-client-ip", b"cdn-loop"}
-)  # fmt: skip
 PAGE_HEADER = "x-dovetail-console"  # a script of another origin needs a CORS preflight for it, which fails
 
 NOT_LOCAL = (
@@ -179,12 +174,12 @@ NOT_THE_PAGE = "This is for the console's own page."
 
 def access_problem(request: RouteRequest, *, remote: bool) -> str | None:
     """The reason why the caller may not use the console."""
-    if not remote and not _is_local(request):
+    if not remote and not request.scope.get(PROXIES, NO_PROXIES).is_local(request.scope, request.headers):
         return NOT_LOCAL
     if not remote:
-        return None if _has_local_host(request) else BAD_HOST
+        return None if has_local_host(request.headers) else BAD_HOST
     overview: AppStatus = request.scope[APP_STATUS]
-    return None if overview.knows_its_hosts or _has_local_host(request) else NO_HOSTS
+    return None if overview.knows_its_hosts or has_local_host(request.headers) else NO_HOSTS
 
 
 def is_from_page(request: RouteRequest) -> bool:
@@ -199,19 +194,3 @@ def is_from_page(request: RouteRequest) -> bool:
         return False
     port = DEFAULT_PORTS[origin.scheme] if authority.port is None else authority.port
     return (origin.name, origin.port) == (authority.name, port)
-
-
-def _is_local(request: RouteRequest) -> bool:
-    client = request.scope.get("client")
-    if client is None or not is_loopback(client[0]):
-        return False
-    if not any(name in FORWARDED or name.startswith(FORWARDED_PREFIX) for name in request.headers.raw):
-        return True
-    proxies: TrustedProxies = request.scope.get(PROXIES, NO_PROXIES)
-    hops = ",".join(request.headers.all(HEADER.decode())).split(",")
-    return proxies.is_enabled and proxies.trusts(client[0]) and all(is_loopback(hop.strip()) for hop in hops)
-
-
-def _has_local_host(request: RouteRequest) -> bool:
-    authority = parse_authority(request.headers.get("host", ""))
-    return authority is not None and is_loopback(authority.name)

@@ -81,7 +81,8 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
         if not tool.is_limited and engine.limit.take():
             slots.held = engine.limits
         else:
-            await _wait_for_slots(engine, context, tool, slots)
+            waiting, metrics = _wait_for_slots(engine, context, tool, slots), engine.root.metrics
+            await (waiting if metrics is None else lazy.metrics.queued(metrics, engine, tool.name, waiting))
         try:
             value = await start_function(engine, context, invocation, arguments, tool.label)
         except BaseException as raised:
@@ -125,7 +126,7 @@ async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool,
     if tool.is_limited:
         own = engine.call_limits.for_tool(tool)
         if own.rates is not None:
-            await _check_rate(own.rates, context, tool)
+            await _check_rate(engine, own.rates, context, tool)
         if own.slots is not None:
             limits = (own.slots, *limits)
     if run is not None:
@@ -145,12 +146,14 @@ def has_begun(context: RequestContext) -> bool:
     return context.slots is not None and context.slots.taken
 
 
-async def _check_rate(rates: "RateLimiter", context: RequestContext, tool: Tool) -> None:
+async def _check_rate(engine: "Engine", rates: "RateLimiter", context: RequestContext, tool: Tool) -> None:
     """Raise if the rate limit refuses the call; all rounds of one call count once."""
     state = context.request.params.request_state
     if isinstance(state, str) and context.request.revision.input_required and await rates.claim_round(state):
         return
     if (refusal := await rates.refusal(context)) is not None:
+        if (metrics := engine.root.metrics) is not None:
+            metrics.add(lazy.metrics.REFUSALS, lazy.metrics.tool_label(engine, tool.name), "rate_limit")
         raise errors.ToolError(refusal.words(f"The tool {tool.name}", "call"))
 
 

@@ -43,10 +43,11 @@ DONE: Awaitable[None] = _Done()  # type: ignore[assignment]  # any iterator will
 class Limit:
     """`async with limit:` holds one of `slots`; when they are taken, up to `queue` calls wait; the next is `busy`."""
 
-    __slots__ = ("_busy", "_free", "_max_queue", "_queue", "_slots", "_subject")
+    __slots__ = ("_busy", "_free", "_max_queue", "_queue", "_subject", "slots")
+    is_shared = False  # with other workers
 
     def __init__(self, slots: int, queue: int, *, subject: str, busy: Callable[[str], Busy] = ServerBusy) -> None:
-        self._slots = slots
+        self.slots = slots
         self._max_queue = queue
         self._subject = subject
         self._busy = busy
@@ -55,7 +56,7 @@ class Limit:
 
     @property
     def running(self) -> int:
-        return self._slots - self._free
+        return self.slots - self._free
 
     @property
     def waiting(self) -> int:
@@ -123,6 +124,8 @@ class Limit:
 class FleetLimit(Limit):
     """The `Limit` of one worker, whose calls also need a slot in the store: a key that is leased while they run."""
 
+    is_shared = True
+
     def __init__(
         self, state: "StateBackend", tool: str, slots: int, queue: int, timeout: float | None, timings: "LeaseTimings"
     ) -> None:
@@ -183,7 +186,7 @@ class FleetLimit(Limit):
             async with self._claiming:
                 while not await self._claim_any():
                     if not may_wait:
-                        raise self._refusal(f"all {self._slots} slots that the workers share are taken")
+                        raise self._refusal(f"all {self.slots} slots that the workers share are taken")
                     if listener is None:  # then try once more: a slot may have become free before
                         listener = self._state.listen([self._topic])
                         continue
@@ -200,8 +203,8 @@ class FleetLimit(Limit):
                 listener.close()
 
     async def _claim_any(self) -> bool:
-        for _ in range(self._slots):
-            self._next = (self._next + 1) % self._slots
+        for _ in range(self.slots):
+            self._next = (self._next + 1) % self.slots
             slot = (f"{self._topic}/{self._next}", os.urandom(8))
             try:
                 is_ours = await self._state.claim(*slot, self._timings.lease)
@@ -350,6 +353,12 @@ class CallLimits:
             rates = self._limiter(f"tool/{tool.name}", tool.rates)
             known = self._by_tool[tool.name] = (tool, ToolLimits(self._slots(tool), rates))
         return known[1]
+
+    def of_tools(self) -> Iterator[tuple[str, Limit]]:
+        """The limits of tools that were called, with their names."""
+        for name, (_, limits) in tuple(self._by_tool.items()):
+            if limits.slots is not None:
+                yield name, limits.slots
 
     def _limiter(self, subject: str, rates: "tuple[Rate, ...]") -> "RateLimiter | None":
         return lazy.rate_limits.RateLimiter(self._path + subject, rates, self._state) if rates else None

@@ -7,30 +7,38 @@ reads adds up all slabs. Metrics are recorded on the event loop alone.
 
 import mmap
 import os
+import platform
+import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
 from operator import add
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import Raw
 
 from dovetail import errors
 from dovetail.engine import audit
 from dovetail.engine.request_context import RequestContext
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import Result, ToolResult
+from dovetail.state.base import StateBackend, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
+    from dovetail.engine.concurrency import Limit
     from dovetail.engine.dispatch import Layer
     from dovetail.engine.engine import Engine
 
 Kind = Literal["counter", "gauge", "histogram"]
 Cells: TypeAlias = "memoryview[float]"
+Key = tuple[str, ...]  # the name of a family, and its labels
 Values = dict[str, dict[tuple[str, ...], list[float]]]  # by family, then by labels: its cells, summed over the workers
 
 SLAB_BYTES = 8 * 1024 * 1024  # of address space: memory is taken as it is used
 HEADER = 2  # cells of a slab before its series: how many cells are used; whether its worker lives
+MAX_LABEL = 200  # characters
 OTHER = "_OTHER"  # the label for names that are not the server's own
 ERROR_TYPES = {None: ""} | {code: str(code) for name, code in vars(errors).items() if name.isupper() and code < 0}
 # Seconds: those of the conventions, and three shorter ones, because most tools of a fast server end sooner.
@@ -66,12 +74,12 @@ HTTP_REFUSALS = Family(
     "dovetail_http_refusals_total", "counter", "HTTP requests refused before any handler, by status.", ("status",)
 )
 REFUSALS = Family(
-    "dovetail_refused_calls_total", "counter", "Calls refused by a limit of the tool, or of the server without a tool.",
-    (TOOL, "reason"),
+    "dovetail_refused_calls_total", "counter",
+    "Calls that a limit refused: rate_limit (without a tool: the server's), busy.", (TOOL, "reason"),
 )  # fmt: skip
 QUEUE_TIME = Family(
-    "dovetail_queue_duration_seconds", "histogram", "Time until a call had its slots; calls that get them at once "
-    "count only where their tool has limits of its own.", (TOOL,),
+    "dovetail_queue_duration_seconds", "histogram", "Time until calls had their slots; those that get them at once "
+    "count only where the tool has limits of its own.", (TOOL,),
 )  # fmt: skip
 SLOTS = Family("dovetail_slots", "gauge", "Calls that may run at once, by limit.", ("limit",))
 SLOTS_IN_USE = Family("dovetail_slots_in_use", "gauge", "Calls that hold a slot, by limit.", ("limit",))
@@ -114,15 +122,46 @@ def _doubles(buffer: mmap.mmap | bytes | bytearray) -> Cells:
     return memoryview(buffer).cast("d")
 
 
+class Slab:
+    """The memory of one worker: series after series, each with its key, which is read once."""
+
+    def __init__(self) -> None:
+        self.cells = _doubles(mmap.mmap(-1, SLAB_BYTES))
+        self.series: dict[Key, Cells] = {}
+        self._position = HEADER
+
+    def read(self) -> dict[Key, Cells]:
+        """All series. Each begins with the length of its key in bytes and the number of its cells."""
+        cells, used = self.cells, int(self.cells[0])
+        while self._position < used:
+            size, count = int(cells[self._position]), int(cells[self._position + 1])
+            first = self._position + 2 + -(-size // 8)
+            name, *labels = cells[self._position + 2 : first].tobytes()[:size].decode().split("\n")
+            self.series[(name, *labels)] = cells[first : first + count]
+            self._position = first + count
+        return self.series
+
+    def add(self, key: Key) -> "Cells | None":
+        """Add a series; None if there is no room. Its length is counted last: others read no half of it."""
+        text = "\n".join(key).encode()
+        cells, begin, count, width = self.cells, self._position, FAMILIES[key[0]].cells, -(-len(text) // 8)
+        first = begin + 2 + width
+        if first + count > len(cells):
+            return None
+        cells[begin], cells[begin + 1] = len(text), count
+        cells[begin + 2 : first] = _doubles(text.ljust(8 * width, b"\0"))
+        cells[0] = self._position = first + count
+        found = self.series[key] = cells[first : first + count]
+        return found
+
+
 class Metrics:
     """The metrics of a process group, as one of its workers sees them."""
 
     def __init__(self, workers: int = 1) -> None:
-        self._slabs = [_doubles(mmap.mmap(-1, SLAB_BYTES)) for _ in range(workers + 1)]
-        self._slab = self._slabs[0]
-        self._series: dict[tuple[str, tuple[str, ...]], Cells] = {}
-        self._gauges: list[Callable[[], None]] = []  # each sets some of them
-        self._next = HEADER
+        self.workers = workers
+        self._slabs = [Slab() for _ in range(workers + 1)]
+        self._gauges: dict[Callable[[], None], None] = {}  # each sets some of them
         self.take_slab(0)
 
     # ── slabs ──
@@ -130,50 +169,28 @@ class Metrics:
     def take_slab(self, number: int) -> None:
         """Write to this slab from now on: in a worker to that of its number, from 1 on; the first is the parent's."""
         self._slab = self._slabs[number]
-        self._series = dict(self._read(self._slab))
-        self._next = int(self._slab[0]) or HEADER
-        for (name, _), cells in self._series.items():
-            if FAMILIES[name].kind == "gauge":
+        self.series = self._slab.read()  # by the name of the family and its labels
+        for key, cells in self.series.items():
+            if FAMILIES[key[0]].kind == "gauge":
                 cells[0] = 0.0
-        self._slab[1] = os.getpid()
+        self._unrecorded = self.cells(UNRECORDED)
+        self._slab.cells[1] = os.getpid()
 
     def release_slab(self, number: int) -> None:
         """Its worker has ended: its counters stay, its gauges count no more."""
-        self._slabs[number][1] = 0.0
-
-    @staticmethod
-    def _read(slab: Cells) -> Iterator[tuple[tuple[str, tuple[str, ...]], Cells]]:
-        """All series. Each begins with the length of its key in bytes and the number of its cells."""
-        position, used = HEADER, int(slab[0])
-        while position < used:
-            size, count = int(slab[position]), int(slab[position + 1])
-            first = position + 2 + -(-size // 8)
-            name, *labels = slab[position + 2 : first].tobytes()[:size].decode().split("\n")
-            yield (name, tuple(labels)), slab[first : first + count]
-            position = first + count
-
-    def _add_series(self, key: tuple[str, tuple[str, ...]]) -> Cells:
-        """A series is added before its length is counted: others read no half of it. Without room it is not shown."""
-        name, labels = key
-        text = "\n".join((name, *labels)).encode()
-        count, width = FAMILIES[name].cells, -(-len(text) // 8)
-        first = self._next + 2 + width
-        if first + count > len(self._slab):
-            return _doubles(bytearray(8 * count))
-        self._slab[self._next], self._slab[self._next + 1] = len(text), count
-        self._slab[self._next + 2 : first] = _doubles(text.ljust(8 * width, b"\0"))
-        self._next = first + count
-        self._slab[0] = self._next
-        return self._slab[first : first + count]
+        self._slabs[number].cells[1] = 0.0
 
     # ── recording ──
 
     def cells(self, family: Family, *labels: str) -> Cells:
-        """The cells of a series, made at its first use."""
-        key = (family.name, labels)
-        if (found := self._series.get(key)) is None:
-            found = self._series[key] = self._add_series(key)
-        return found
+        """The cells of a series, made at its first use. What is written to them without room for them is lost."""
+        if (found := self.series.get((family.name, *labels))) is not None:
+            return found
+        key = family.name, *(_label(each) for each in labels)
+        if (found := self.series.get(key) or self._slab.add(key)) is not None:
+            return found
+        self._unrecorded[0] += 1
+        return _doubles(bytearray(8 * family.cells))
 
     def add(self, family: Family, *labels: str, by: float = 1.0) -> None:
         self.cells(family, *labels)[0] += by
@@ -188,12 +205,13 @@ class Metrics:
 
     # ── reading ──
 
-    def on_read(self, set_gauges: Callable[[], None]) -> None:
-        """Call a function before this worker's metrics are read, and about once a second."""
-        self._gauges.append(set_gauges)
+    def on_read(self, set_gauges: Callable[[], None]) -> Callable[[], None]:
+        """Call a function before this worker's metrics are read, and about once a second; returns what ends that."""
+        self._gauges[set_gauges] = None
+        return lambda: self._gauges.pop(set_gauges, None)
 
     def update(self) -> None:
-        for each in self._gauges:
+        for each in tuple(self._gauges):
             each()
 
     def read(self) -> Values:
@@ -201,11 +219,16 @@ class Metrics:
         self.update()
         values: Values = {name: {} for name in FAMILIES}
         for slab in self._slabs:
-            for (name, labels), cells in self._read(slab):
-                if slab[1] or FAMILIES[name].kind != "gauge":
-                    sums = values[name].get(labels, [0.0] * len(cells))
-                    values[name][labels] = [*map(add, sums, cells)]
+            for (name, *labels), cells in slab.read().items():
+                if slab.cells[1] or FAMILIES[name].kind != "gauge":
+                    series, key = values[name], tuple(labels)
+                    series[key] = [*map(add, series[key], cells)] if key in series else [*cells]
         return values
+
+
+def _label(text: str) -> str:
+    """A label as it can stand in a key, which newlines divide."""
+    return text.encode("utf-8", "replace").decode().replace("\n", " ")[:MAX_LABEL]
 
 
 # ── requests ──
@@ -215,8 +238,7 @@ def measured(metrics: Metrics) -> "Callable[[Engine, Layer], Layer]":
     """A layer that counts and times each request."""
 
     def layer_of(engine: "Engine", inner: "Layer") -> "Layer":
-        series: dict[tuple[str, str, str, str, str], Cells] = {}
-        clock = time.perf_counter
+        clock, family = time.perf_counter, OPERATIONS.name
 
         def record(request: Request, began: float, outcome: str = "ok", code: int | None = None) -> None:
             seconds, tool = clock() - began, ""
@@ -224,9 +246,8 @@ def measured(metrics: Metrics) -> "Callable[[Engine, Layer], Layer]":
             if request.method == "tools/call":
                 name = request.params.name
                 tool = name if engine.tools.get(name) is not None else OTHER
-            key = (request.method, request.revision.name, tool, outcome, error)
-            if (cells := series.get(key)) is None:
-                cells = series[key] = metrics.cells(OPERATIONS, *key)
+            key = (family, request.method, request.revision.name, tool, outcome, error)
+            cells = metrics.series.get(key) or metrics.cells(OPERATIONS, *key[1:])
             cells[bisect_left(BUCKETS, seconds)] += 1
             cells[-1] += seconds
 
@@ -246,3 +267,174 @@ def measured(metrics: Metrics) -> "Callable[[Engine, Layer], Layer]":
         return layer
 
     return layer_of
+
+
+def watch(engine: "Engine", workers: int = 1) -> Metrics:
+    """The metrics of a server; recorded from now on."""
+    if engine.metrics is None:
+        engine.metrics = metrics = Metrics(workers)
+        engine.observe("metrics", measured(metrics))
+        info, version = engine.info, sys.modules["dovetail"].__version__  # which this folder may not import
+        metrics.set(BUILD, version, platform.python_version(), info.name, info.version, value=1)
+        metrics.add(RESTARTS, by=0)  # a counter that begins with 1 has not risen, for Prometheus
+        metrics.on_read(EngineGauges(engine, metrics))
+        watch_mounts(engine)
+    return engine.metrics
+
+
+def watch_mounts(engine: "Engine") -> None:
+    """Measure what is mounted, also in mounted servers."""
+    metrics = engine.root.metrics
+    assert metrics is not None
+    for child in engine.mounted_engines():
+        child.observe("metrics", partial(_mounted_layer, metrics))
+        watch_mounts(child)
+
+
+def _mounted_layer(metrics: Metrics, engine: "Engine", inner: "Layer") -> "Layer":
+    async def layer(context: RequestContext) -> Result:
+        request, began, outcome = context.request, time.perf_counter(), "ok"
+        try:
+            result = await inner(context)
+            outcome = audit.result_outcome(result)
+            return result
+        except BaseException as failure:
+            outcome = audit.failure_outcome(failure, request)[0]
+            raise
+        finally:
+            metrics.observe(MOUNT_DURATION, _place(engine), outcome, seconds=time.perf_counter() - began)
+
+    return layer
+
+
+def _place(engine: "Engine") -> str:
+    """A mounted server, as it is named at the root."""
+    return "" if engine.mount is None else engine.mount.whole_prefix[:-1] or engine.info.name
+
+
+def tool_label(engine: "Engine", name: str) -> str:
+    """A tool of this server, as it is named at the root, if no transform has renamed it."""
+    return name if engine.mount is None else engine.mount.whole_prefix + name
+
+
+# ── what happens within requests ──
+
+
+async def queued(metrics: Metrics, engine: "Engine", name: str, waiting: Awaitable[None]) -> None:
+    """Wait for the slots of a call."""
+    tool, began = tool_label(engine, name), time.perf_counter()
+    try:
+        await waiting
+    except errors.Busy:
+        metrics.add(REFUSALS, tool, "busy")
+        raise
+    metrics.observe(QUEUE_TIME, tool, seconds=time.perf_counter() - began)
+
+
+async def asked(metrics: Metrics, method: str, exchange: Awaitable[Raw]) -> Raw:
+    """The answer to a question for which the call waits."""
+    metrics.add(QUESTIONS, method, "asked")
+    outcome = "failed"
+    try:
+        answer = await exchange
+        outcome = "answered"
+        return answer
+    except errors.AnswerTimeout:
+        outcome = "timed_out"
+        raise
+    finally:
+        metrics.add(QUESTIONS, method, outcome)
+
+
+QUESTION_METHODS = {  # by the first word of their keys
+    "elicitation": "elicitation/create", "sampling": "sampling/createMessage", "roots": "roots/list",
+}  # fmt: skip
+
+
+def count_answers(metrics: Metrics, keys: Iterable[str], outcome: str = "answered") -> None:
+    """Answers of an earlier round; that the author has named the questions hides their methods."""
+    for key in keys:
+        metrics.add(QUESTIONS, QUESTION_METHODS.get(key.partition("-")[0], OTHER), outcome)
+
+
+STORE_READS = ("get", "remaining", "read", "check")
+STORE_WRITES = ("put", "touch", "delete", "claim", "add", "append", "drop", "publish")
+
+
+class MeasuredState:
+    """A state backend whose calls are timed."""
+
+    def __init__(self, state: "StateBackend", metrics: Metrics) -> None:
+        self._measured = state
+        for name in STORE_READS + STORE_WRITES:
+            setattr(self, name, _timed(metrics, name, getattr(state, name)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._measured, name)
+
+
+def _timed(metrics: Metrics, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def timed(*arguments: Any, **options: Any) -> Any:
+        began, outcome = time.perf_counter(), "ok"
+        try:
+            return await call(*arguments, **options)
+        except StoreUnavailable:
+            outcome = "unavailable"
+            raise
+        except StoreFull:
+            outcome = "full"
+            raise
+        finally:
+            metrics.observe(STORE_DURATION, name, outcome, seconds=time.perf_counter() - began)
+
+    return timed
+
+
+# ── gauges ──
+
+
+class EngineGauges:
+    """Sets the gauges of a server and of what is mounted."""
+
+    def __init__(self, engine: "Engine", metrics: Metrics) -> None:
+        self._engine, self._metrics = engine, metrics
+        self._states: dict[tuple[str, str], float] = {}  # of mounts
+
+    def __call__(self) -> None:
+        metrics, engines = self._metrics, [*_with_mounted(self._engine)]
+        for name, limit in [pair for engine in engines for pair in _limits(engine)]:
+            metrics.set(SLOTS, name, value=limit.slots / (metrics.workers if limit.is_shared else 1))
+            metrics.set(SLOTS_IN_USE, name, value=limit.running)
+            metrics.set(SLOTS_WAITING, name, value=limit.waiting)
+        tasks = [each.tasks for each in engines if each.tasks is not None]
+        pools = [*(each.threads for each in engines), *(each.threads for each in tasks)]
+        metrics.set(THREADS, value=sum(each.max_threads for each in pools))
+        metrics.set(THREADS_IN_USE, value=sum(each.running for each in pools))
+        metrics.set(STUCK_THREADS, value=sum(each.stuck for each in pools))
+        if tasks:
+            asking = [bool(run.questions) for each in tasks for run in tuple(each.runs.values()) if run.is_detached]
+            metrics.set(TASKS, "input_required", value=sum(asking))
+            metrics.set(TASKS, "working", value=len(asking) - sum(asking))
+        self._set_states()
+
+    def _set_states(self) -> None:
+        mounts = [] if self._engine.mounts is None else self._engine.mounts.status()
+        backends = [(each.namespace or each.name, each.backend) for each in mounts]
+        states = {(name, each.state.replace(" ", "_")): 1.0 for name, each in backends if each is not None}
+        for labels, value in {**dict.fromkeys(self._states, 0.0), **states}.items():
+            self._metrics.set(MOUNT_STATES, *labels, value=value)
+        self._states |= states
+
+
+def _with_mounted(engine: "Engine") -> "Iterator[Engine]":
+    yield engine
+    for child in engine.mounted_engines():
+        yield from _with_mounted(child)
+
+
+def _limits(engine: "Engine") -> "Iterator[tuple[str, Limit]]":
+    yield "server" if engine.mount is None else f"mount {_place(engine)}", engine.limit
+    if engine.tasks is not None:
+        yield f"tasks {_place(engine)}".rstrip(), engine.tasks.limit
+    for name, limit in engine.call_limits.of_tools():
+        yield f"tool {tool_label(engine, name)}", limit

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from dovetail import engine as lazy
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import RateLimited
 from dovetail.protocol.results import Result
@@ -203,4 +204,6 @@ async def count_request(engine: "Engine", context: RequestContext) -> None:
     limiter = engine.call_limits.server_rates
     refusal = None if limiter is None else await limiter.refusal(context)
     if refusal is not None:
+        if (metrics := engine.root.metrics) is not None:
+            metrics.add(lazy.metrics.REFUSALS, "", "rate_limit")
         raise RateLimited(refusal.words("This server", "request"), retry_after=refusal.retry_after)

@@ -122,7 +122,7 @@ class ThreadPool:
         self, max_threads: int = 40, max_stuck: int = 100, name: str = "dovetail", share: int = 10**9,
         *, idle: float = 30.0, grace: float = 1.0, max_waiting: int = 200,
     ) -> None:  # fmt: skip
-        self._max_threads = max_threads
+        self.max_threads = max_threads
         self._max_stuck = max_stuck
         self._share = share
         self._name = name
@@ -140,6 +140,10 @@ class ThreadPool:
         self._waiting = 0  # jobs that wait for a client, and have no slot
         self._closed = False
         self._results: ResultQueue | None = None  # of the loop that called last
+
+    @property
+    def running(self) -> int:
+        return self._running
 
     @property
     def stuck(self) -> int:
@@ -211,7 +215,7 @@ class ThreadPool:
 
     def _next_job(self) -> Job[Any] | None:
         """The job that waits longest, of those whose label holds less than its share; None if no slot is free."""
-        if self._running < self._max_threads:
+        if self._running < self.max_threads:
             for job in self._queue:
                 if job.must_run or self._held.get(job.label, 0) < self._share:
                     return job

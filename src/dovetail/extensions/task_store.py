@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from dovetail import engine as lazy
 from dovetail.engine.idempotency import Failure
 from dovetail.engine.server_requests import ClientResponse
 from dovetail.errors import INVALID_PARAMS, ProtocolError, ToolBusy
@@ -196,6 +197,8 @@ class TaskStore:
                 await asyncio.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.05)))
                 continue
             await state.publish(name)
+            if changed.is_over and not record.is_over and (metrics := self._engine.root.metrics) is not None:
+                metrics.add(lazy.metrics.TASKS_ENDED, changed.status)
             return changed
         raise ToolBusy("This task changes all the time; try again later")
 

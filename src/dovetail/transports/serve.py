@@ -85,8 +85,9 @@ def serve_http(
             drain_timeout = options.drain_delay + options.drain_timeout
             end_timeout = drain_timeout + timings.lifespan_timeout + timings.kill_delay
             Supervisor(
-                options.workers, run_worker, announce, sockets, end_timeout=end_timeout, restarts=timings.restarts
-            ).run()
+                options.workers, run_worker, announce, sockets, end_timeout=end_timeout, restarts=timings.restarts,
+                metrics=engine.metrics,
+            ).run()  # fmt: skip
 
 
 def _run_worker(

@@ -20,11 +20,15 @@ import time
 import traceback
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
+from dovetail import engine as lazy_engine
 from dovetail.errors import SetupError
+
+if TYPE_CHECKING:
+    from dovetail.engine.metrics import Metrics
 
 NOT_STARTED = float("inf")
 PID = struct.Struct("=q")  # written to a pipe by a worker that has started; so few bytes are written in one piece
@@ -68,6 +72,7 @@ class Supervisor:
         *,
         end_timeout: float,
         restarts: RestartPolicy,
+        metrics: "Metrics | None" = None,
     ) -> None:
         if not hasattr(os, "fork"):
             raise SetupError("workers: this system can't fork processes; use workers=1")
@@ -79,6 +84,8 @@ class Supervisor:
         self._sockets = sockets
         self._end_timeout = end_timeout
         self._restarts = restarts
+        self._metrics = metrics  # each worker writes to the slab of its number
+        self._numbers: dict[int, int] = {}  # of workers, by pid, from 1 on
         self._workers: dict[int, float] = {}  # by pid: when each of them has started, or NOT_STARTED
         self._failures = 0  # in a row: workers that ended too soon, and forks that failed
         self._fork_at = 0.0
@@ -135,6 +142,8 @@ class Supervisor:
             if not self._ending:  # or the workers end on purpose
                 for pid, started_at, reason in self._reap():
                     _print_error(f"worker {pid} ended {reason} and is replaced")
+                    if self._metrics is not None:
+                        self._metrics.add(lazy_engine.metrics.RESTARTS)
                     self._check_uptime(started_at)
 
     def _wait(self, timeout: float | None) -> None:
@@ -159,6 +168,9 @@ class Supervisor:
                 code = os.waitstatus_to_exitcode(status)
                 reason = f"with code {code}" if code >= 0 else f"by signal {-code} ({signal.strsignal(-code)})"
                 ended.append((pid, self._workers.pop(pid), reason))
+                number = self._numbers.pop(pid)
+                if self._metrics is not None:
+                    self._metrics.release_slab(number)
         return ended
 
     def _check_uptime(self, started_at: float) -> None:
@@ -201,12 +213,13 @@ class Supervisor:
 
     def _try_to_fork(self) -> None:
         handled = {signal.SIGINT, signal.SIGTERM}
+        number = min({*range(1, self._count + 1)}.difference(self._numbers.values()))
         signal.pthread_sigmask(signal.SIG_BLOCK, handled)  # the parent's handlers must not run in the worker
         try:
             pid = os.fork()
             if pid == 0:
-                self._run_forked(handled)
-            self._workers[pid] = NOT_STARTED
+                self._run_forked(handled, number)
+            self._workers[pid], self._numbers[pid] = NOT_STARTED, number
         except OSError as failure:  # too many processes, which may pass
             if not self._workers:
                 raise SetupError(f"no worker can be started: {failure.strerror}") from None
@@ -215,12 +228,14 @@ class Supervisor:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
 
-    def _run_forked(self, handled: set[signal.Signals]) -> NoReturn:
+    def _run_forked(self, handled: set[signal.Signals], number: int) -> NoReturn:
         """Run a worker after the fork. Never returns: code after `run()` is for the parent alone."""
         code = 1
         try:
             self._reset_inherited()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
+            if self._metrics is not None:
+                self._metrics.take_slab(number)
             self._run_worker(self._report_start, self._life_reader)
             code = 0
         except BaseException:

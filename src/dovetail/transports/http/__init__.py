@@ -6,7 +6,8 @@ from dovetail._lazy import lazy_modules
 
 if TYPE_CHECKING:
     from dovetail.transports.http import app as app
+    from dovetail.transports.http import metrics as metrics
     from dovetail.transports.http import options as options
     from dovetail.transports.http import routes as routes
 
-__getattr__ = lazy_modules(__name__, "app", "options", "routes")
+__getattr__ = lazy_modules(__name__, "app", "metrics", "options", "routes")

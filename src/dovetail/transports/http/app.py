@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +20,7 @@ from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import MAX_CLIENT
 from dovetail.state.base import StateBackend, StoreFull, StoreUnavailable, open_state
 from dovetail.state.memory import MemoryState
+from dovetail.transports import http as lazy_http
 from dovetail.transports.http.asgi import FAST_PATH, App, Receive, Scope, Send, is_below
 from dovetail.transports.http.authenticate import Authenticator
 from dovetail.transports.http.endpoint import Endpoint
@@ -36,6 +37,7 @@ from dovetail.transports.process import observed_signals
 
 if TYPE_CHECKING:
     from dovetail.auth.settings import Auth
+    from dovetail.transports.http.metrics import AppGauges
 
 READY_PATHS = frozenset({"/ready", "/health/ready"})
 HEALTH_PATHS = READY_PATHS | {"/health", "/health/live"}
@@ -68,6 +70,11 @@ class HttpApp:
             self._documents = documents
             self._public_handlers |= dict.fromkeys(documents.routes, documents.serve)
         self._urls = documents.urls if documents else ResourceUrls(options.public_url, options.path, self._proxies)
+        self._on_refusal: Callable[[int], None] | None = None
+        if options.metrics:
+            metrics = lazy_http.metrics.MetricsEndpoint(engine, options, self._proxies)
+            self._public_handlers[lazy_http.metrics.PATH] = metrics
+            self._on_refusal = metrics.count_refusal
         taken = {*self._public_handlers, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
         if options.path in taken:
             raise SetupError(f"path={options.path!r} is not possible: something else is served there; choose another")
@@ -82,6 +89,8 @@ class HttpApp:
             return await send({"type": "websocket.close", "code": 1000, "reason": "MCP is served over HTTP"})
         route = route_of(scope) if scope.get("root_path") else scope["path"].rstrip("/")
         request = HttpRequest.from_scope(scope, receive, send, route)
+        if self._on_refusal is not None:
+            request.on_refusal = self._on_refusal
         try:
             await self._route(request)
             if not request.response.started:
@@ -301,7 +310,9 @@ class RunningApp:
         self._app = app
         self._engine, self._options = engine, options = app._engine, app._options
         self._owns_state = app._state is None
-        self.state = state = open_state(str(options.state), engine.info.name) if app._state is None else app._state
+        own = open_state(str(options.state), engine.info.name) if app._state is None else app._state
+        self.state = state = lazy_http.metrics.measured_state(engine, own) if options.metrics else own
+        self._gauges: AppGauges | None = None  # while it is open, with metrics
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self.loop.create_future()
         self.is_open = False  # started, and not draining
@@ -309,7 +320,7 @@ class RunningApp:
         self.in_flight = InFlight(options.max_streams, options.max_body_bytes, options.max_per_caller)
         self._endpoint = Endpoint(engine, options, state, self.in_flight, app._proxies)
         self.lease = self._endpoint.lease
-        self.status = AppStatus(engine, options, state, self.in_flight, self._endpoint.sessions)
+        self.status = AppStatus(engine, options, own, self.in_flight, self._endpoint.sessions)
         self._auth: Auth | None = None  # with verifiers of its own, while the app is open
         self.handlers: dict[str, RequestHandler] = {}  # by route; none before it has started
 
@@ -343,6 +354,10 @@ class RunningApp:
                 with contextlib.suppress(StoreUnavailable):  # it will catch up later
                     await refresher.catch_up(self.state)
             self._endpoint.start()
+            if self._options.metrics and (metrics := self._engine.metrics) is not None:
+                self._gauges = lazy_http.metrics.AppGauges(
+                    metrics, self._endpoint.sessions, self.in_flight, self.state, self.lease
+                )
             self.is_open = not self.in_flight.closing
             undo.pop_all()
 
@@ -366,6 +381,8 @@ class RunningApp:
 
     async def _end(self, timeout: float) -> None:
         self.is_open = False
+        if self._gauges is not None:
+            self._gauges.close()
         self._endpoint.stop_server_requests()  # when the streams end no response can arrive
         draining = None if self._engine.tasks is None else self.loop.create_task(self._engine.tasks.drain(timeout))
         await self.in_flight.close(timeout)

@@ -29,9 +29,11 @@ SERVICE_LINK = " (Kubernetes sets it for a Service of that name; enableServiceLi
 
 _PATH = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+")
 
+_TOKEN = re.compile(r"[!-~]{16,}")
+
 KINDS = {
     **dict.fromkeys(("path", "host", "public_url"), TEXT),
-    **dict.fromkeys(("sse", "stateless", "cors", "access_log"), SWITCH),
+    **dict.fromkeys(("sse", "stateless", "cors", "access_log", "metrics"), SWITCH),
     **dict.fromkeys(("allowed_hosts", "allowed_origins", "trusted_proxies"), NAMES),
     **dict.fromkeys(("max_body_bytes", "max_sessions", "max_streams", "max_per_caller", "workers"), POSITIVE_COUNT),
     **dict.fromkeys(("max_connections", "max_header_bytes", "max_headers"), POSITIVE_COUNT),
@@ -41,6 +43,7 @@ KINDS = {
     "port": PORT,
     "backlog": COUNT,
     "state": STATE,
+    "metrics_token": TEXT,
 }
 
 
@@ -69,6 +72,8 @@ class AsgiOptions(TypedDict, total=False):
     event_timeout: float
     keep_alive: float
     drain_timeout: float
+    metrics: bool
+    metrics_token: str
 
 
 class RunOptions(AsgiOptions, total=False):
@@ -107,6 +112,8 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     event_timeout: float = 300.0  # seconds for which a client can resume a stream after its end
     keep_alive: float = 15.0  # seconds between comments on a silent stream
     drain_timeout: float = 30.0  # seconds for calls in flight when the server stops
+    metrics: bool = False  # /metrics, for Prometheus
+    metrics_token: str | None = None  # with which other machines may read it
     # only for run()
     host: str = "127.0.0.1"
     port: int = 8000
@@ -125,12 +132,17 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         known, where = (RunOptions, "Server.run") if running else (AsgiOptions, "Server.asgi")
         names = known.__annotations__.keys()
         backend = {name: value for name, value in given.items() if name == "state" and not isinstance(value, str)}
-        others: Any = {name: value for name, value in given.items() if name not in backend}
+        unchecked = {*backend, "metrics_token"}
+        others: Any = {name: value for name, value in given.items() if name not in unchecked}
         checked = checked_options(others, names, where, KINDS)
         variables = {name: f"DOVETAIL_{name.upper()}" for name in names if name in KINDS}
         present = {name: each for name, each in variables.items() if os.environ.get(each)}
         environment = {name: read_option(os.environ[each], KINDS[name], each) for name, each in present.items()}
-        options = cls(**{**environment, **checked, **backend})
+        token = given.get("metrics_token", environment.get("metrics_token"))
+        tokens = {} if token is None else {"metrics_token": _checked_token(token, where)}
+        options = cls(**{**environment, **checked, **backend, **tokens})
+        if given.get("metrics_token") is not None and not options.metrics:
+            raise SetupError(f"{where}: metrics_token= is the token of /metrics, which is served with metrics=True")
         if not _PATH.fullmatch(options.path):
             raise SetupError(f'{where}: path={options.path!r} is not possible; it must be like "/mcp"')
         if not (options.state is None or isinstance(options.state, str) or hasattr(options.state, "claim")):
@@ -138,6 +150,24 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not (options.identify is None or callable(options.identify)):
             raise SetupError(f"{where}: identify={options.identify!r} is not possible; it must be a function")
         return options
+
+
+class Token(str):
+    """A token that no message shows."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<hidden>"
+
+
+def _checked_token(given: object, where: str) -> Token:
+    """The token of a header. Raises SetupError, which does not show it."""
+    if isinstance(given, str) and _TOKEN.fullmatch(given):
+        return Token(given)
+    hint = """python -c "import secrets; print(secrets.token_urlsafe(32))" makes a good one"""
+    name = "metrics_token (DOVETAIL_METRICS_TOKEN)"
+    raise SetupError(f"{where}: {name} must have at least 16 characters of ASCII and no blanks; {hint}")
 
 
 def read_option(text: str, kind: Kind, where: str) -> Any:

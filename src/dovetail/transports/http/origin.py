@@ -202,6 +202,12 @@ def is_loopback(name: str) -> bool:
     return name == "localhost" or name.endswith(".localhost")
 
 
+def has_local_host(headers: Headers) -> bool:
+    """Whether the Host of a request means the machine itself: no page of another site has such a name."""
+    authority = parse_authority(headers.get("host", ""))
+    return authority is not None and is_loopback(authority.name)
+
+
 def parse_address(text: str) -> Address | None:
     """Parse an IP address; an IPv6 address that stands for an IPv4 address becomes that one."""
     try:

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from dovetail.engine.rate_limits import IPV6_SITE_BITS, caller_of
 from dovetail.errors import SetupError
+from dovetail.protocol.headers import Headers
 from dovetail.transports.http.asgi import RawHeaders, Scope
-from dovetail.transports.http.origin import Address, parse_address
+from dovetail.transports.http.origin import Address, is_loopback, parse_address
 from dovetail.transports.http.request import HttpRequest
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -26,6 +27,12 @@ SCHEME_HEADER = b"x-forwarded-proto"
 MAX_HOPS = 20  # entries that are read, from the right
 MAX_ENTRY = 80  # bytes: an address with brackets, zone and port is shorter
 EXAMPLES = 'write an address or a network, like "127.0.0.1", "10.0.0.0/8" or "fd00::/8", or "unix" for Unix sockets'
+
+FORWARDED_PREFIX = b"x-forwarded"
+FORWARDED = frozenset(  # headers that proxies, tunnels and port forwarding add to a request
+    {b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"x-original-forwarded-for",
+     b"x-envoy-external-address", b"cf-connecting-ip", b"true-client-ip", b"fly-client-ip", b"cdn-loop"}
+)  # fmt: skip
 
 _MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")  # IPv4 addresses, as an IPv6 socket sees them
 _ENTRY = re.compile(
@@ -62,6 +69,16 @@ class TrustedProxies:
             return self._trusts_unix
         hop = self._hop(peer.encode("utf-8", "replace"))
         return hop is not None and hop.trusted
+
+    def is_local(self, scope: Scope, headers: Headers) -> bool:
+        """Whether a program on this machine sent the request, as far as the connection and its headers show."""
+        client = scope.get("client")
+        if client is None or not is_loopback(client[0]):
+            return False
+        if not any(name in FORWARDED or name.startswith(FORWARDED_PREFIX) for name in headers.raw):
+            return True
+        hops = ",".join(headers.all(HEADER.decode())).split(",")
+        return self.is_enabled and self.trusts(client[0]) and all(is_loopback(hop.strip()) for hop in hops)
 
     def scheme(self, scope: Scope) -> str:
         """The scheme that the client of a trusted proxy has used, or else that of the connection."""
