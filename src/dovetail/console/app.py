@@ -20,6 +20,7 @@ from dovetail import __version__
 from dovetail.console.history import History
 from dovetail.console.metrics import LiveMetrics
 from dovetail.console.view import policy_of
+from dovetail.engine.metrics import watch
 from dovetail.errors import SetupError
 from dovetail.protocol import revisions
 from dovetail.server import Server
@@ -102,7 +103,7 @@ class Console:
         self._path = path
         self._target = target
         self._assets = load_assets()
-        history = History(server.engine.enable_metrics())
+        history = History(watch(server.engine))
         server.engine.observe("console", history.failures_layer)
         self._live = LiveMetrics(server.engine, history, HEADERS)
 

@@ -166,6 +166,11 @@ class Metrics:
 
     # ── slabs ──
 
+    def add_slabs(self, workers: int) -> None:
+        """Make room for so many workers, before they are forked."""
+        self._slabs += [Slab() for _ in range(workers - self.workers)]
+        self.workers = max(workers, self.workers)
+
     def take_slab(self, number: int) -> None:
         """Write to this slab from now on: in a worker to that of its number, from 1 on; the first is the parent's."""
         self._slab = self._slabs[number]
@@ -279,6 +284,7 @@ def watch(engine: "Engine", workers: int = 1) -> Metrics:
         metrics.add(RESTARTS, by=0)  # a counter that begins with 1 has not risen, for Prometheus
         metrics.on_read(EngineGauges(engine, metrics))
         watch_mounts(engine)
+    engine.metrics.add_slabs(workers)
     return engine.metrics
 
 

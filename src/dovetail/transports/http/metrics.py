@@ -106,6 +106,7 @@ class AppGauges:
         self._lease, self._outages = lease, state.outages
         self._forget = metrics.on_read(self._set)
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
+        metrics.update()
 
     def _set(self) -> None:
         metrics, outages = self._metrics, self._state.outages
