@@ -6,16 +6,19 @@ import { clock, minute } from "./format.js";
 
 const LEAST_WIDTH = 240; // in pixels, as the drawing is shown
 const HEIGHT = 200;
-const [LEFT, RIGHT, TOP, BOTTOM] = [56, 10, 10, 22];
+const [LEFT, RIGHT, TOP, BOTTOM] = [58, 10, 10, 22];
 const GAP = 25; // seconds without a sample that break a line
 const TICKS = { 300: 60, 900: 180, 3600: 600 }; // seconds between two marks of the time, by the range
 const STEPS = [1, 2, 2.5, 5, 10];
 const SPARK = { width: 100, height: 26 };
 
 export class Chart {
-  /** `lines`: {name: tone}, the first on top; `write(number)`: a value in words; `whole`: there are no halves. */
-  constructor({ title, lines, write, whole = false, least = 0 }) {
-    Object.assign(this, { title, write, whole, least, names: Object.keys(lines), tones: Object.values(lines) });
+  /**
+   * `lines`: {name: tone}, the first on top; `write(number)`: a value in words; `whole`: there are no halves of it;
+   * `least`: where the scale ends at least. `isLog`: the scale begins at 1 and has a mark for each power of ten.
+   */
+  constructor({ title, lines, write, whole = false, least = 0, isLog = false }) {
+    Object.assign(this, { title, write, whole, least, isLog, names: Object.keys(lines), tones: Object.values(lines) });
     this.samples = [];
     this.drawing = svg("svg", { role: "img", class: "chart" });
     this.cursor = el("div", { class: "cursor", hidden: true });
@@ -51,8 +54,8 @@ export class Chart {
     this.width = Math.max(LEAST_WIDTH, this.plot.clientWidth);
     this.drawing.setAttribute("viewBox", `0 0 ${this.width} ${HEIGHT}`);
     const values = this.samples.flatMap(({ values }) => this.names.map((name) => values[name] ?? 0));
-    this.step = niceStep(Math.max(this.least, ...values) / 4, this.whole);
-    this.highest = this.step * Math.max(1, Math.ceil(Math.max(this.least, ...values) / this.step));
+    this.scale = (this.isLog ? powersOfTen : evenSteps)(Math.max(this.least, ...values), this.whole);
+    this.highest = this.scale.at(-1);
     const drawn = this.names.map((name, at) => this.runs(name).map((run) => this.drawRun(run, this.tones[at], !at)));
     fill(this.drawing, this.grid(), drawn.reverse());
     this.describe();
@@ -64,7 +67,8 @@ export class Chart {
   }
 
   y(value) {
-    return TOP + (1 - value / this.highest) * (HEIGHT - BOTTOM - TOP);
+    const share = this.isLog ? Math.log10(Math.max(1, value)) / Math.log10(this.highest) : value / this.highest;
+    return TOP + (1 - share) * (HEIGHT - BOTTOM - TOP);
   }
 
   timeAt(x) {
@@ -72,11 +76,11 @@ export class Chart {
   }
 
   grid() {
-    const marks = Array.from({ length: Math.round(this.highest / this.step) + 1 }, (_, at) => {
-      const y = Math.round(this.y(at * this.step)) + 0.5; // between two pixels a line would be blurred
+    const marks = this.scale.map((value, at) => {
+      const y = Math.round(this.y(value)) + 0.5; // between two pixels a line would be blurred
       return [
         svg("line", { class: at ? "gridline" : "baseline", x1: LEFT, x2: this.width - RIGHT, y1: y, y2: y }),
-        svg("text", { class: "axis", x: LEFT - 8, y: y + 4, "text-anchor": "end" }, at ? this.write(at * this.step) : "0"),
+        svg("text", { class: "axis", x: LEFT - 8, y: y + 4, "text-anchor": "end" }, value ? this.write(value) : "0"),
       ];
     });
     return [...marks, this.times()];
@@ -119,7 +123,7 @@ export class Chart {
     const path = `M${places.map((place) => place.join(" ")).join("L")}`;
     const bottom = this.y(0);
     return [
-      isFirst && svg("path", { class: `area ${tone}`, d: `${path}L${places.at(-1)[0]} ${bottom}L${x} ${bottom}Z` }),
+      isFirst && !this.isLog && svg("path", { class: `area ${tone}`, d: `${path}L${places.at(-1)[0]} ${bottom}L${x} ${bottom}Z` }),
       svg("path", { class: `line ${tone}`, d: path }),
     ];
   }
@@ -198,10 +202,15 @@ export function sparkline(values, tone) {
   );
 }
 
-function niceStep(value, whole) {
-  const least = whole ? 1 : 0;
-  if (!(value > least)) return whole ? 1 : 0.25;
-  const power = 10 ** Math.floor(Math.log10(value));
-  const step = STEPS.map((each) => each * power).find((each) => each >= value);
-  return whole ? Math.ceil(step) : step;
+/** The marks of a scale from 0 on, about four. */
+function evenSteps(highest, whole) {
+  const rough = Math.max(highest / 4, whole ? 1 : 0.001);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const found = STEPS.map((each) => each * power).find((each) => each >= rough * 0.999);
+  const step = whole ? Math.ceil(found) : found;
+  return Array.from({ length: Math.ceil(highest / step - 0.001) + 1 }, (_, at) => Number((at * step).toPrecision(6)));
+}
+
+function powersOfTen(highest) {
+  return Array.from({ length: Math.ceil(Math.log10(highest) - 0.001) + 1 }, (_, at) => 10 ** at);
 }

@@ -8,9 +8,15 @@ const NUMBERS = new Intl.NumberFormat("en");
 export function milliseconds(ms) {
   if (ms === null || ms === undefined || !Number.isFinite(ms)) return "–";
   if (ms < 1) return `${ms.toFixed(2)} ms`;
-  if (ms < 10) return `${ms.toFixed(1)} ms`;
+  if (ms < 10) return `${Number(ms.toFixed(1))} ms`;
   if (ms < 10_000) return `${Math.round(ms)} ms`;
   return `${(ms / 1000).toFixed(1)} s`;
+}
+
+/** A time that was measured in buckets, of which the first ends at 1 ms. */
+export function latency(ms) {
+  if (ms < 1 && ms !== null) return "< 1 ms";
+  return ms >= 1000 ? `${Number((ms / 1000).toPrecision(3))} s` : milliseconds(ms);
 }
 
 export function bytes(count) {

@@ -10,7 +10,7 @@ import { drawMethods, drawMounts, drawSessions, drawTasks } from "./livetables.j
 import { MessagesView } from "./messages.js";
 import { eventsOf } from "./sse.js";
 import { onceAFrame } from "./scrollback.js";
-import { clock, isObject, milliseconds, plural, rate, seconds, shortened } from "./format.js";
+import { clock, isObject, latency, plural, rate, seconds, shortened } from "./format.js";
 
 const AGAIN_MS = 2000;
 const RANGES = { 300: "5 min", 900: "15 min", 3600: "1 h" };
@@ -21,7 +21,8 @@ const CHARTS = [
     values: (point) => ({ requests: perSecond(point), errors: point.all[1] / Math.max(point.seconds, 1) }),
   },
   {
-    ...{ title: "Latency", lines: { p50: "tone-0", p90: "tone-1", p99: "tone-2" }, write: milliseconds, least: 1 },
+    ...{ title: "Latency", lines: { p50: "tone-0", p90: "tone-1", p99: "tone-2" } },
+    ...{ write: latency, isLog: true, least: 100 },
     values: (point, data) => ({
       p50: data.percentile(point.all, 0.5),
       p90: data.percentile(point.all, 0.9),
@@ -29,9 +30,9 @@ const CHARTS = [
     }),
   },
   {
-    ...{ title: "At the same time", write: String, whole: true, least: 4 },
-    lines: { running: "tone-0", waiting: "tone-bad", streams: "tone-1", sessions: "tone-2" },
-    values: ({ running, waiting, streams, sessions }) => ({ running, waiting, streams, sessions }),
+    ...{ title: "In flight", write: String, whole: true, least: 4 },
+    lines: { running: "tone-0", waiting: "tone-bad", streams: "tone-1" },
+    values: ({ running, waiting, streams }) => ({ running, waiting, streams }),
   },
 ];
 

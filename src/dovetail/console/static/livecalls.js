@@ -4,7 +4,7 @@ import { sparkline } from "./chart.js";
 import { button, el, fill, notice, region, show } from "./dom.js";
 import { addressOf } from "./catalog.js";
 import { errorShare } from "./livedata.js";
-import { clock, milliseconds, number, percent, plural, shortened } from "./format.js";
+import { clock, latency, milliseconds, number, percent, plural, shortened } from "./format.js";
 
 const OTHER = "_OTHER";
 const SLOTS = 60; // of a small line
@@ -71,12 +71,12 @@ export class ToolTable {
     const [calls, errors] = total;
     Object.assign(row, { calls, errors, p50: data.percentile(total, 0.5), p99: data.percentile(total, 0.99) });
     row.cells.calls.textContent = number(calls);
-    row.errorCount.textContent = `${number(errors)} · ${percent(errorShare(total))}`;
+    row.errorCount.textContent = number(errors);
+    row.share.textContent = errors ? percent(errorShare(total)) : "";
     row.errorCount.setAttribute("aria-label", `${plural(errors, "error")} of ${called(name)}`);
     show(row.errorCount, errors > 0);
     show(row.noErrors, !errors);
-    for (const key of ["p50", "p99"])
-      row.cells[key].textContent = row[key] <= data.shortest ? `< ${milliseconds(data.shortest)}` : milliseconds(row[key]);
+    for (const key of ["p50", "p99"]) row.cells[key].textContent = latency(row[key]);
     fill(row.cells.rate, sparkline(slotsOf(name, points, data.end - range, range), "tone-0"));
   }
 
@@ -89,7 +89,8 @@ export class ToolTable {
     const row = { name, cells, element: el("tr", {}, Object.values(cells)) };
     row.errorCount = button("", () => this.showFailures(name, row.errors), { class: "link error-count" });
     row.noErrors = el("span", { class: "muted" }, "0");
-    fill(cells.errors, row.errorCount, row.noErrors);
+    row.share = el("span", { class: "share muted" });
+    fill(cells.errors, row.share, row.errorCount, row.noErrors);
     return row;
   }
 

@@ -65,11 +65,6 @@ export class LiveData {
     }
     return null;
   }
-
-  /** The shortest time that can be told: what is shorter is in the first bucket. */
-  get shortest() {
-    return 1000 * this.buckets[0];
-  }
 }
 
 function added(rows) {

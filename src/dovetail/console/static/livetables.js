@@ -1,7 +1,7 @@
 // The tables of the section "Live": methods, tasks, sessions and mounts.
 
 import { el } from "./dom.js";
-import { clock, isObject, milliseconds, number, seconds, shortened } from "./format.js";
+import { clock, isObject, latency, milliseconds, number, seconds, shortened } from "./format.js";
 
 const SESSIONS_SHOWN = 100;
 
@@ -67,8 +67,8 @@ export function drawMounts(mounts, total, data, totals) {
       backend ? `${mount.kind}: ${shortened(backend.target, 80)}` : shortened(mount.kind, 20),
       drawState(backend),
       shortened(backend?.revision ?? "–", 20),
-      milliseconds(measured ? data.percentile(measured, 0.5) : backend?.latency),
-      milliseconds(measured && data.percentile(measured, 0.99)),
+      measured ? latency(data.percentile(measured, 0.5)) : milliseconds(backend?.latency),
+      measured ? latency(data.percentile(measured, 0.99)) : "–",
     );
   });
   const heads = ["Name", "Namespace", "Is", "State", "Revision", "p50", "p99"];
@@ -91,7 +91,7 @@ function row(...cells) {
   return el(
     "tr",
     {},
-    cells.map((cell) => el("td", {}, cell)),
+    cells.map((cell) => el("td", { class: cell?.matches?.(".state-mark") ? "cell-state" : null }, cell)),
   );
 }
 

@@ -3,18 +3,18 @@
 import { sparkline } from "./chart.js";
 import { el, fill, show } from "./dom.js";
 import { errorShare, perSecond } from "./livedata.js";
-import { milliseconds, number, percent, plural, rate } from "./format.js";
+import { latency, number, percent, plural, rate } from "./format.js";
 
 // name: the value of a point; how it is written; the words below; the tone of the line.
 const TILES = [
   ["Requests / s", (point) => perSecond(point), rate, (_, sum) => `${plural(sum.requests, "request")}`, "tone-0"],
   ["Errors", (point) => errorShare(point.all), percent, (_, sum) => plural(sum.errors, "error"), "tone-bad"],
-  ["p50", (point, data) => data.percentile(point.all, 0.5), time, () => "half are faster", "tone-0"],
-  ["p99", (point, data) => data.percentile(point.all, 0.99), time, () => "1 of 100 is slower", "tone-2"],
+  ["p50", (point, data) => data.percentile(point.all, 0.5), latency, () => "half are faster", "tone-0"],
+  ["p99", (point, data) => data.percentile(point.all, 0.99), latency, () => "1 of 100 is slower", "tone-2"],
   ["Running", (point) => point.running, number, ({ slots, waiting }) => slotWords(slots, waiting), "tone-0"],
   ["Sessions", (point) => point.sessions, number, () => "of older clients", "tone-2"],
   ["Streams", (point) => point.streams, number, () => "open", "tone-1"],
-  ["Loop lag", (point, data) => data.percentile(point.lag, 0.99), time, () => "p99 of the event loop", "tone-1"],
+  ["Loop lag", (point, data) => data.percentile(point.lag, 0.99), latency, () => "p99 of the event loop", "tone-1"],
 ];
 
 export class Tiles {
@@ -40,7 +40,7 @@ export class Tiles {
     TILES.forEach(([, value, write, note, tone], at) => {
       const { element, ...parts } = this.parts[at];
       const values = points.map((point) => value(point, data));
-      parts.value.textContent = values.at(-1) === null ? "–" : write(values.at(-1), data);
+      parts.value.textContent = values.at(-1) === null ? "–" : write(values.at(-1));
       parts.value.classList.toggle("error-text", tone === "tone-bad" && values.at(-1) > 0);
       parts.note.textContent = note(now, sum);
       fill(parts.line, sparkline(values, tone));
@@ -50,10 +50,6 @@ export class Tiles {
       );
     });
   }
-}
-
-function time(value, data) {
-  return value <= data.shortest ? `< ${milliseconds(data.shortest)}` : milliseconds(value);
 }
 
 function slotWords(slots, waiting) {
