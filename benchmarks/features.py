@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from benchmarks.case import CannotMeasure, Case, Measured, Round, Settings
 from dovetail import Context, Depends, Server
-from dovetail.engine import call_tool, current_context
+from dovetail.engine import call_tool, current_context, metrics
 from dovetail.engine.connection import Connection
 
 CALLS = 2_000
@@ -97,6 +97,11 @@ def behind_middleware(server: Server) -> None:
     server.middleware(passing)
 
 
+def with_metrics(server: Server) -> None:
+    plain(server)
+    metrics.watch(server.engine)
+
+
 VARIANTS: dict[str, tuple[Callable[[Server], Any], bytes]] = {
     "plain": (plain, NUMBERS),
     "context": (lambda server: server.add_tool(with_context, name="tool"), NUMBERS),
@@ -106,6 +111,7 @@ VARIANTS: dict[str, tuple[Callable[[Server], Any], bytes]] = {
     "state": (lambda server: server.add_tool(with_state, name="tool"), NUMBERS),
     "timeout": (timed, NUMBERS),
     "waits": (lambda server: server.add_tool(waiting, name="tool"), NUMBERS),
+    "metrics": (with_metrics, NUMBERS),
     "middleware": (behind_middleware, NUMBERS),
     "dataclass": (lambda server: server.add_tool(with_record, name="tool"), ORDER),
     "thread": (lambda server: server.add_tool(in_thread, name="tool"), NUMBERS),

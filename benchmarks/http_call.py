@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from benchmarks.case import Case, Round, Settings
 from benchmarks.http_contender import CONTENDERS, Answer, Offer, call, expect, loaded
 
+METRICS = "dovetail-metrics"  # the same with metrics=True
 ARGUMENTS = {"a": 1, "b": 2}
 
 
@@ -15,9 +16,10 @@ def check_sum(answer: Answer) -> None:
 
 def _case(key: str, title: str, tool: str, targets: dict[str, float]) -> Case:
     def opened(contender: str, settings: Settings) -> AbstractContextManager[Round]:
-        return loaded(contender, settings, Offer(tool), call(tool, ARGUMENTS), check_sum)
+        offer = Offer(tool, metrics=contender == METRICS)
+        return loaded(contender.removesuffix("-metrics"), settings, offer, call(tool, ARGUMENTS), check_sum)
 
-    return Case(key, title, "calls/s", True, CONTENDERS, opened, targets)
+    return Case(key, title, "calls/s", True, (*CONTENDERS, METRICS), opened, targets)
 
 
 CASES = [

@@ -46,10 +46,13 @@ class Offer:
     tool: str = "add"
     tools: int = 1
     sessions: bool = False
+    metrics: bool = False
 
     @property
     def environment(self) -> dict[str, str]:
         given = {"BENCH_TOOL": self.tool, "BENCH_TOOLS": str(self.tools)}
+        if self.metrics:
+            given["DOVETAIL_METRICS"] = "on"
         return {**given, "BENCH_SESSIONS": "1"} if self.sessions else given
 
 

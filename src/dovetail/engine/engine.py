@@ -109,7 +109,7 @@ class Engine:
         has_own_middleware = options.rate_limit or self.audit is not None or self.search is not None
         self.layers: list[Callable[[Engine, Layer], Layer]] = []  # of extensions, around all middleware
         self.observers: dict[str, Callable[[Engine, Layer], Layer]] = {}  # by kind: layers around those of extensions
-        self.metrics: Metrics | None = None  # of the root
+        self.metrics: Metrics | None = None  # of the process group; those of the root, at a mounted server
         self.chain: Layer | None = compile_chain(self, ()) if has_own_middleware else None
         self.unconditional_methods: frozenset[str] = frozenset()  # need no check of capabilities; none until known
         self.methods: Mapping[str, Method] = REQUEST_ROWS  # with those of extensions

@@ -61,7 +61,7 @@ def resume(engine: "Engine", context: RequestContext) -> None:
     responses = request_state.read_responses(params.input_responses)
     state = params.request_state
     previous = _open_state(engine, context, state) if isinstance(state, str) else None
-    if previous is not None and (metrics := engine.root.metrics) is not None:
+    if previous is not None and (metrics := engine.metrics) is not None:
         metrics.add(lazy.metrics.REPLAYS, context.request.method)
         lazy.metrics.count_answers(metrics, responses)
     context.server_requests = ReplayedRequests(engine, context, previous, responses)
@@ -76,7 +76,7 @@ def _open_state(engine: "Engine", context: RequestContext, token: str) -> Round:
     except msgspec.DecodeError:
         raise _bad_state(context, "it was sealed by another version of this library") from None
     if previous.expires <= time.time():
-        if (metrics := engine.root.metrics) is not None:
+        if (metrics := engine.metrics) is not None:
             lazy.metrics.count_answers(metrics, previous.requested, "timed_out")
         raise _bad_state(context, "it has expired")
     if (difference := _binding(engine, context).difference(previous.binding)) is not None:
@@ -266,7 +266,7 @@ class ReplayedRequests:
             state = self._engine.sealer.seal(request_state.encode_round(self._next_round(wasted)))
         except TooLarge as failure:
             raise self._given_up(f"its answers and steps are too large for the request state: {failure}") from None
-        if (metrics := self._engine.root.metrics) is not None:
+        if (metrics := self._engine.metrics) is not None:
             for each in self._pending.values():
                 metrics.add(lazy.metrics.QUESTIONS, each["method"], "asked")
         return InputRequiredResult(self._pending, state)

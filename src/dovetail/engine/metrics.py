@@ -290,9 +290,10 @@ def watch(engine: "Engine", workers: int = 1) -> Metrics:
 
 def watch_mounts(engine: "Engine") -> None:
     """Measure what is mounted, also in mounted servers."""
-    metrics = engine.root.metrics
+    metrics = engine.metrics
     assert metrics is not None
     for child in engine.mounted_engines():
+        child.metrics = metrics
         child.observe("metrics", partial(_mounted_layer, metrics))
         watch_mounts(child)
 

@@ -204,6 +204,6 @@ async def count_request(engine: "Engine", context: RequestContext) -> None:
     limiter = engine.call_limits.server_rates
     refusal = None if limiter is None else await limiter.refusal(context)
     if refusal is not None:
-        if (metrics := engine.root.metrics) is not None:
+        if (metrics := engine.metrics) is not None:
             metrics.add(lazy.metrics.REFUSALS, "", "rate_limit")
         raise RateLimited(refusal.words("This server", "request"), retry_after=refusal.retry_after)

@@ -67,7 +67,7 @@ class ResultCache:
         return await call_tool(self._engine, context, tool) if stored is None else restore_result(stored)
 
     def _count(self, tool: Tool, result: str) -> None:
-        if (metrics := self._engine.root.metrics) is not None:
+        if (metrics := self._engine.metrics) is not None:
             metrics.add(lazy.metrics.CACHE, lazy.metrics.tool_label(self._engine, tool.name), result)
 
     async def _lead(self, context: RequestContext, tool: Tool, key: Key) -> Result:

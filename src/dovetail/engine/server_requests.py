@@ -118,7 +118,7 @@ class LiveRequests:
                     raise errors.QuestionFailed(CALL_ENDED)  # the function has ended while this request was queued
                 self._pending.add(task)
                 try:
-                    exchange, metrics = self._exchange(input_request, timeout), self._engine.root.metrics
+                    exchange, metrics = self._exchange(input_request, timeout), self._engine.metrics
                     method = input_request.server_request.method
                     return await (exchange if metrics is None else lazy.metrics.asked(metrics, method, exchange))
                 finally:

@@ -281,7 +281,7 @@ class Sessions:
     def _forget(self, id: str) -> None:
         """Forget a session that has ended or expired."""
         self._engine.session_ended(id)
-        known, metrics = self._known.get(id), self._engine.root.metrics
+        known, metrics = self._known.get(id), self._engine.metrics
         if known is not None and known.caller is not None and metrics is not None:
             metrics.observe(lazy.metrics.SESSION_DURATION, seconds=known.used - known.first_used)
         self._remove(id)

@@ -197,7 +197,7 @@ class TaskStore:
                 await asyncio.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.05)))
                 continue
             await state.publish(name)
-            if changed.is_over and not record.is_over and (metrics := self._engine.root.metrics) is not None:
+            if changed.is_over and not record.is_over and (metrics := self._engine.metrics) is not None:
                 metrics.add(lazy.metrics.TASKS_ENDED, changed.status)
             return changed
         raise ToolBusy("This task changes all the time; try again later")

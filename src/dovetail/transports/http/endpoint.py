@@ -358,7 +358,7 @@ class Endpoint:
         session = await self._require_session(http_request)
         if not http_request.accepted.stream:
             raise invalid_request(406, "GET answers with text/event-stream, which Accept does not allow")
-        if b"last-event-id" in http_request.headers.raw and (metrics := self._engine.root.metrics) is not None:
+        if b"last-event-id" in http_request.headers.raw and (metrics := self._engine.metrics) is not None:
             metrics.add(lazy_engine.metrics.RESUMED)
         await self.streams.serve(http_request, session, quota_key(http_request, self._proxies))
 
