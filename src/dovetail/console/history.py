@@ -86,10 +86,12 @@ class History:
         self._before = self._read()
         if not is_first:
             self.points.add(self._tail)
+        self._next_tail = now  # what is read by now has ended
 
     def tail(self) -> Raw:
         """The point that has not ended; read once a second, however many pages ask."""
-        if self._before is None or self._clock() >= self._next_tail:
+        if (now := self._clock()) >= self._next_tail:
+            self._next_tail = now + SLACK
             self._read()
         return self._tail
 
@@ -97,7 +99,6 @@ class History:
         values = self._metrics.read()
         reading = Reading(self._clock(), rows_of(values))
         self._tail = Raw(jsonrpc.encode(point_between(self._before or reading, reading, values)))
-        self._next_tail = reading.clock + SLACK
         self.methods = {}
         for labels, cells in values[families.OPERATIONS.name].items():
             self.methods[labels[0]] = self.methods.get(labels[0], 0) + sum(cells[:-1])

@@ -90,7 +90,7 @@ export class ToolTable {
     row.errorCount = button("", () => this.showFailures(name, row.errors), { class: "link error-count" });
     row.noErrors = el("span", { class: "muted" }, "0");
     row.share = el("span", { class: "share muted" });
-    fill(cells.errors, row.share, row.errorCount, row.noErrors);
+    fill(cells.errors, row.share, " ", row.errorCount, row.noErrors);
     return row;
   }
 
