@@ -42,7 +42,7 @@ node: $(STAMP)           ## Node 22 and what runs on it, from npm
 fastmcp: $(STAMP)        ## FastMCP in an environment of its own, for the tests of the gateway and of tasks
 	@$(BIN)/python scripts/fastmcp_environment.py
 
-servers: $(STAMP)        ## a Redis and an nginx for the tests, where there are none
+servers: $(STAMP)        ## a Redis, an nginx and a Prometheus for the tests, where there are none
 	@$(BIN)/python scripts/test_servers.py
 
 browser: $(STAMP)        ## a Chromium for the tests of the console, where there is none

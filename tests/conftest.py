@@ -18,6 +18,7 @@ import fetch_tools
 
 import nodejs
 import official
+import prometheus
 import stores
 from official import Watch
 
@@ -65,6 +66,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(official.MISSING, red=True, bold=True)
     if (missing := stores.why_missing()) is not None:
         terminalreporter.section("no state store", sep="!", red=True, bold=True)
+        terminalreporter.write_line(missing, red=True, bold=True)
+    if (missing := prometheus.why_missing()) is not None:
+        terminalreporter.section("no Prometheus", sep="!", red=True, bold=True)
         terminalreporter.write_line(missing, red=True, bold=True)
     if (missing := nodejs.why_missing()) is not None:
         terminalreporter.section("no conformance suite, no TypeScript client", sep="!", red=True, bold=True)

@@ -1,5 +1,6 @@
 """Metrics: their names, the memory of the workers, and what is counted of calls."""
 
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from opentelemetry.semconv.attributes import error_attributes
 
 from dovetail import Server
 from dovetail.engine.handlers import HANDLERS
-from dovetail.engine.metrics import FAMILIES, Family, Metrics, Values
+from dovetail.engine.metrics import FAMILIES, Family, Metrics, Values, watch
 
 DOCS = Path(__file__).parents[2] / "docs"
 CALLS = FAMILIES["mcp_server_operation_duration_seconds"]
@@ -56,6 +57,29 @@ def test_the_documentation_has_them_all() -> None:
     for family in FAMILIES.values():
         row = next(line for line in pages.splitlines() if line.startswith(f"| `{family.name}` "))
         assert all(f"`{label}`" in row for label in family.labels), row
+
+
+def test_the_dashboard_and_the_alerts_know_them_all_and_no_others() -> None:
+    for file, expected in (("dashboard.json", FAMILIES.keys()), ("alerts.yaml", None)):
+        text = (DOCS / "grafana" / file).read_text()
+        named = set(re.findall(r"\b(?:mcp_server|dovetail)_[a-z_]+", text))
+        labels = {label for family in FAMILIES.values() for label in family.labels}
+        found = {re.sub("_(bucket|count|sum)$", "", name) for name in named - labels}
+        assert found <= FAMILIES.keys()
+        assert expected is None or found == expected
+
+
+def test_the_panels_of_the_dashboard_lie_side_by_side() -> None:
+    panels = json.loads((DOCS / "grafana" / "dashboard.json").read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    covered = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(covered) == len({*covered}), "some overlap"
+    assert len(covered) == 24 * (max(y for _, y in covered) + 1), "there are gaps"
 
 
 # ── memory ──
@@ -145,6 +169,18 @@ def test_without_metrics_a_call_takes_the_same_way_and_nothing_of_them_is_loaded
     program = "import sys; from dovetail import Server; Server('x').asgi(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert [each for each in done.stdout.split() if "metrics" in each] == []
+
+
+def test_an_app_that_was_made_before_the_workers_were_counted_leaves_room_for_them() -> None:
+    """As in a file that has `app = server.asgi()`, and is served by `dovetail run --workers 4`."""
+    server = Server("both", version="1.0.0")
+    server.asgi(metrics=True)
+    metrics = watch(server.engine, workers=4)
+    metrics.take_slab(4)
+    metrics.add(COUNTER, "403")
+    values = metrics.read()
+    assert series(values) == {("403",): 1.0}
+    assert [*series(values, FAMILIES["dovetail_build_info"]).values()] == [1.0]
 
 
 async def test_a_server_that_is_mounted_later_is_measured_too() -> None:

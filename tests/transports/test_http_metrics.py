@@ -3,6 +3,7 @@
 import asyncio
 import re
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +12,18 @@ from typing import Any
 import pytest
 import test_servers
 
-from dovetail import Context, Elicit, InputRequired, Server, SetupError, ToolError
+from dovetail import Context, Elicit, InputRequired, Proxy, Server, SetupError, ToolError
+from dovetail.engine.workers import LeaseTimings
 from dovetail.state.sqlite import SqliteState
 from dovetail.transports.http.options import HttpOptions
 from http_serving import Serve, Stage, until
 from http_wire import CAPABILITIES_KEY, HttpWire, post, text_of
+from remote_state import RemoteState
 from server_requests import accept, answer_to, input_responses
 from task_stage import DECLARED, TaskStage
 from wire import MODERN
 
+FORKED = Path(__file__).parent / "programs" / "forked.py"
 TOKEN = "a-token-of-sixteen-or-more"
 SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -285,6 +289,23 @@ async def test_threads_that_do_not_come_back(serve: Serve) -> None:
     await until_they_say(app, lambda samples: samples["dovetail_threads_stuck"] == {(): 0})
 
 
+async def test_a_process_that_another_server_forks_counts_for_itself() -> None:
+    """As under `gunicorn --preload`: no two processes write to the same memory."""
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, str(FORKED)], capture_output=True, text=True, timeout=30
+    )
+    assert (done.stdout, done.stderr) == ("child 3 of 1\nparent 2 of 1\n", "")
+
+
+async def test_tools_that_find_tools_have_their_names(serve: Serve) -> None:
+    server = Server("searched", version="1.0.0", tool_search=True)
+    server.add_tool(lambda: "x", name="hidden")
+    app = await serve(server, metrics=True)
+    await HttpWire(app).call("search_tools", {"query": "hidden"})
+    await HttpWire(app).call("call_tool", {"name": "hidden", "arguments": {}})
+    assert calls(await metrics_of(app)).keys() == {(MODERN, "search_tools", "ok"), (MODERN, "hidden", "ok")}
+
+
 # ── sessions, streams, questions ──
 
 
@@ -378,13 +399,14 @@ async def test_tasks_by_status(serve: Serve) -> None:
     app = await serve(stage.server, metrics=True)
     wire, meta = HttpWire(app), {CAPABILITIES_KEY: DECLARED}
     first = await wire.ask("tools/call", {"name": "work", "arguments": {}, "_meta": meta})
-    await wire.ask("tools/call", {"name": "greet_both", "arguments": {}, "_meta": meta})
+    second = await wire.ask("tools/call", {"name": "greet_both", "arguments": {}, "_meta": meta})
     await stage.entered.wait()
     open_tasks = {("input_required",): 1, ("working",): 1}
     await until_they_say(app, lambda samples: samples["dovetail_tasks"] == open_tasks)
     await wire.ask("tasks/cancel", {"taskId": first["taskId"], "_meta": meta})
+    await wire.ask("tasks/cancel", {"taskId": second["taskId"], "_meta": meta})
     samples = await metrics_of(app)
-    assert samples["dovetail_tasks_ended_total"] == {("cancelled",): 1}
+    assert samples["dovetail_tasks_ended_total"] == {("cancelled",): 2}
 
 
 async def test_what_is_mounted_is_timed_and_named_as_at_the_root(serve: Serve) -> None:
@@ -399,6 +421,16 @@ async def test_what_is_mounted_is_timed_and_named_as_at_the_root(serve: Serve) -
     assert calls(samples)[MODERN, "sub_x", "ok"] == 1
     assert samples["dovetail_refused_calls_total"] == {("sub_x", "rate_limit"): 1}
     assert ("mount sub",) in samples["dovetail_slots"]
+
+
+async def test_a_backend_that_can_not_be_reached(serve: Serve) -> None:
+    server = Server("gateway", version="1.0.0")
+    server.mount(Proxy("http://127.0.0.1:1/mcp", name="far"), namespace="far")
+    app = await serve(server, metrics=True)
+    assert (await metrics_of(app))["dovetail_mount_workers"] == {("far", "not_connected"): 1}
+    await HttpWire(app).call("far_x")
+    states = (await metrics_of(app))["dovetail_mount_workers"]
+    assert {labels: one for labels, one in states.items() if one} == {("far", "unreachable"): 1}
 
 
 async def test_the_cache_of_results(serve: Serve) -> None:
@@ -423,6 +455,20 @@ async def test_a_shared_store_is_timed(serve: Serve, tmp_path: Path) -> None:
     await until_they_say(app, lambda samples: samples["dovetail_state_store_down"] == {(): 0})
     await app.drain(1)
     await state.close()
+
+
+async def test_a_store_that_does_not_answer(serve: Serve) -> None:
+    server, state = Server("stored", version="1.0.0"), RemoteState()
+    server.engine.lease_timings = LeaseTimings(lease=1.0, renew_every=0.005)
+    app = await serve(server, metrics=True, state=state)
+    await until_they_say(app, lambda samples: samples["dovetail_state_store_down"] == {(): 0})
+    wire = await HttpWire.session(app)
+    state.break_down()
+    assert (await wire.post("ping")).status == 503
+    samples = await until_they_say(app, lambda samples: samples["dovetail_state_store_down"] == {(): 1})
+    outcomes = {outcome for _, outcome in samples["dovetail_state_store_duration_seconds_count"]}
+    assert outcomes == {"ok", "unavailable"}
+    state.error = None
 
 
 async def test_the_loop_and_the_process(serve: Serve) -> None:

@@ -108,11 +108,10 @@ class History:
         """Record each request that fails, with what its client is shown."""
 
         def record(request: Request, began: float, outcome: str, message: str) -> None:
-            name = request.params.name if request.method == "tools/call" else ALL
             self.failures.add({
                 "time": round(time.time(), 3),
                 "method": request.method,
-                "tool": name if name == ALL or engine.tools.get(name) is not None else OTHER,
+                "tool": families.tool_of(engine, request),
                 "outcome": outcome,
                 "message": jsonrpc.sendable(engine.redactor.text(message[: 4 * MAX_MESSAGE])[:MAX_MESSAGE]),
                 "duration": round((time.perf_counter() - began) * 1000, 3),

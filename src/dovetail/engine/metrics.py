@@ -158,18 +158,27 @@ class Slab:
 class Metrics:
     """The metrics of a process group, as one of its workers sees them."""
 
-    def __init__(self, workers: int = 1) -> None:
-        self.workers = workers
-        self._slabs = [Slab() for _ in range(workers + 1)]
+    def __init__(self, workers: int = 1, build: tuple[str, ...] = ()) -> None:
+        """`build`: the labels of BUILD."""
+        self._build = build
         self._gauges: dict[Callable[[], None], None] = {}  # each sets some of them
-        self.take_slab(0)
+        self.open(workers)
 
     # ── slabs ──
 
-    def add_slabs(self, workers: int) -> None:
-        """Make room for so many workers, before they are forked."""
-        self._slabs += [Slab() for _ in range(workers - self.workers)]
-        self.workers = max(workers, self.workers)
+    def open(self, workers: int) -> None:
+        """Begin anew, with slabs for so many workers."""
+        self.workers = workers
+        self._slabs = [Slab() for _ in range(workers + 1)]
+        self.take_slab(0)
+        self.add(RESTARTS, by=0)  # a counter that begins with 1 has not risen, for Prometheus
+        if self._build:
+            self.set(BUILD, *self._build, value=1)
+
+    def begin(self) -> None:
+        """Begin to serve: a process that another server has forked, without slabs for its workers, has its own."""
+        if self._slab.cells[1] != os.getpid():
+            self.open(self.workers)
 
     def take_slab(self, number: int) -> None:
         """Write to this slab from now on: in a worker to that of its number, from 1 on; the first is the parent's."""
@@ -239,52 +248,67 @@ def _label(text: str) -> str:
 # ── requests ──
 
 
+def tool_of(engine: "Engine", request: Request) -> str:
+    """The label for the tool of a request, empty for other requests."""
+    if request.method != "tools/call":
+        return ""
+    name: str = request.params.name
+    is_known = engine.tools.get(name) is not None or (engine.search is not None and name in engine.search.tools)
+    return name if is_known else OTHER
+
+
 def measured(metrics: Metrics) -> "Callable[[Engine, Layer], Layer]":
     """A layer that counts and times each request."""
 
-    def layer_of(engine: "Engine", inner: "Layer") -> "Layer":
+    def layer(engine: "Engine", inner: "Layer") -> "Layer":
         clock, family = time.perf_counter, OPERATIONS.name
 
-        def record(request: Request, began: float, outcome: str = "ok", code: int | None = None) -> None:
-            seconds, tool = clock() - began, ""
+        def record(request: Request, began: float, outcome: str, code: int | None = None) -> None:
+            seconds, tool = clock() - began, tool_of(engine, request)
             error = outcome if outcome == "tool_error" else ERROR_TYPES.get(code, OTHER)  # of an author's own codes
-            if request.method == "tools/call":
-                name = request.params.name
-                tool = name if engine.tools.get(name) is not None else OTHER
             key = (family, request.method, request.revision.name, tool, outcome, error)
             cells = metrics.series.get(key) or metrics.cells(OPERATIONS, *key[1:])
             cells[bisect_left(BUCKETS, seconds)] += 1
             cells[-1] += seconds
 
-        async def layer(context: RequestContext) -> Result:
-            request, began = context.request, clock()
-            try:
-                result = await inner(context)
-            except BaseException as failure:
-                record(request, began, *audit.failure_outcome(failure, request))
-                raise
-            if type(result) is ToolResult and not result.is_error:
-                record(request, began)
-            else:
-                record(request, began, audit.result_outcome(result))
-            return result
+        return _recorded(record, inner)
 
-        return layer
+    return layer
 
-    return layer_of
+
+def _mounted(metrics: Metrics, engine: "Engine", inner: "Layer") -> "Layer":
+    def record(_: Request, began: float, outcome: str, code: int | None = None) -> None:  # noqa: ARG001
+        metrics.observe(MOUNT_DURATION, _place(engine), outcome, seconds=time.perf_counter() - began)
+
+    return _recorded(record, inner)
+
+
+def _recorded(record: Callable[..., None], inner: "Layer") -> "Layer":
+    async def layer(context: RequestContext) -> Result:
+        request, began = context.request, time.perf_counter()
+        try:
+            result = await inner(context)
+        except BaseException as failure:
+            record(request, began, *audit.failure_outcome(failure, request))
+            raise
+        is_plain = type(result) is ToolResult and not result.is_error
+        record(request, began, "ok" if is_plain else audit.result_outcome(result))
+        return result
+
+    return layer
 
 
 def watch(engine: "Engine", workers: int = 1) -> Metrics:
     """The metrics of a server; recorded from now on."""
     if engine.metrics is None:
-        engine.metrics = metrics = Metrics(workers)
+        version = sys.modules["dovetail"].__version__  # which this folder may not import
+        build = version, platform.python_version(), engine.info.name, engine.info.version
+        engine.metrics = metrics = Metrics(workers, build)
         engine.observe("metrics", measured(metrics))
-        info, version = engine.info, sys.modules["dovetail"].__version__  # which this folder may not import
-        metrics.set(BUILD, version, platform.python_version(), info.name, info.version, value=1)
-        metrics.add(RESTARTS, by=0)  # a counter that begins with 1 has not risen, for Prometheus
         metrics.on_read(EngineGauges(engine, metrics))
         watch_mounts(engine)
-    engine.metrics.add_slabs(workers)
+    elif workers > engine.metrics.workers:  # they were made before it was known how many there are
+        engine.metrics.open(workers)
     return engine.metrics
 
 
@@ -294,24 +318,8 @@ def watch_mounts(engine: "Engine") -> None:
     assert metrics is not None
     for child in engine.mounted_engines():
         child.metrics = metrics
-        child.observe("metrics", partial(_mounted_layer, metrics))
+        child.observe("metrics", partial(_mounted, metrics))
         watch_mounts(child)
-
-
-def _mounted_layer(metrics: Metrics, engine: "Engine", inner: "Layer") -> "Layer":
-    async def layer(context: RequestContext) -> Result:
-        request, began, outcome = context.request, time.perf_counter(), "ok"
-        try:
-            result = await inner(context)
-            outcome = audit.result_outcome(result)
-            return result
-        except BaseException as failure:
-            outcome = audit.failure_outcome(failure, request)[0]
-            raise
-        finally:
-            metrics.observe(MOUNT_DURATION, _place(engine), outcome, seconds=time.perf_counter() - began)
-
-    return layer
 
 
 def _place(engine: "Engine") -> str:
@@ -364,8 +372,10 @@ def count_answers(metrics: Metrics, keys: Iterable[str], outcome: str = "answere
         metrics.add(QUESTIONS, QUESTION_METHODS.get(key.partition("-")[0], OTHER), outcome)
 
 
-STORE_READS = ("get", "remaining", "read", "check")
-STORE_WRITES = ("put", "touch", "delete", "claim", "add", "append", "drop", "publish")
+STORE_CALLS = (
+    *("check", "get", "remaining", "read"),
+    *("put", "touch", "delete", "claim", "add", "append", "drop", "publish"),
+)
 
 
 class MeasuredState:
@@ -373,7 +383,7 @@ class MeasuredState:
 
     def __init__(self, state: "StateBackend", metrics: Metrics) -> None:
         self._measured = state
-        for name in STORE_READS + STORE_WRITES:
+        for name in STORE_CALLS:
             setattr(self, name, _timed(metrics, name, getattr(state, name)))
 
     def __getattr__(self, name: str) -> Any:

@@ -56,19 +56,18 @@ class ResultCache:
     async def call(self, context: RequestContext, tool: Tool, key: Key) -> Result:
         while (stored := self._find(key)) is None:
             if (flight := self._flights.get(key)) is None:
-                self._count(tool, "miss")
+                if (metrics := self._engine.metrics) is not None:
+                    metrics.add(lazy.metrics.CACHE, lazy.metrics.tool_label(self._engine, tool.name), "miss")
                 return await self._lead(context, tool, key)
             async with self._engine.waiting:
                 await asyncio.wait([flight])
             if not flight.cancelled():  # else another call leads
                 stored = flight.result()
                 break
-        self._count(tool, "miss" if stored is None else "hit")
-        return await call_tool(self._engine, context, tool) if stored is None else restore_result(stored)
-
-    def _count(self, tool: Tool, result: str) -> None:
         if (metrics := self._engine.metrics) is not None:
-            metrics.add(lazy.metrics.CACHE, lazy.metrics.tool_label(self._engine, tool.name), result)
+            outcome = "miss" if stored is None else "hit"
+            metrics.add(lazy.metrics.CACHE, lazy.metrics.tool_label(self._engine, tool.name), outcome)
+        return await call_tool(self._engine, context, tool) if stored is None else restore_result(stored)
 
     async def _lead(self, context: RequestContext, tool: Tool, key: Key) -> Result:
         """Run the call, for itself and for those that wait."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dovetail import engine as lazy
 from dovetail.auth.principal import Principal
 from dovetail.engine.engine import Engine
 from dovetail.engine.server_requests import MAX_PENDING_REQUESTS
@@ -76,7 +77,7 @@ class HttpApp:
             self._public_handlers[lazy_http.metrics.PATH] = metrics
             self._on_refusal = metrics.count_refusal
         elif engine.metrics is not None:  # those of a console
-            engine.metrics.add_slabs(options.workers)
+            lazy.metrics.watch(engine, options.workers)
         taken = {*self._public_handlers, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
         if options.path in taken:
             raise SetupError(f"path={options.path!r} is not possible: something else is served there; choose another")

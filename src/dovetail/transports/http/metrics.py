@@ -104,9 +104,10 @@ class AppGauges:
     ) -> None:
         self._metrics, self._sessions, self._in_flight, self._state = metrics, sessions, in_flight, state
         self._lease, self._outages = lease, state.outages
+        metrics.begin()
         self._forget = metrics.on_read(self._set)
-        self._ticking = asyncio.get_running_loop().create_task(self._tick())
         metrics.update()
+        self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     def _set(self) -> None:
         metrics, outages = self._metrics, self._state.outages
