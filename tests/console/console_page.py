@@ -41,10 +41,11 @@ async (base) => {
 """
 
 
-def call_of(base: str, tool: str) -> Request:
+def call_of(base: str, tool: str, arguments: dict[str, Any] | None = None) -> Request:
     """What another client sends to call a tool."""
-    meta = {"protocolVersion": "2026-07-28", "clientCapabilities": {}}
-    params = {"name": tool, "_meta": {f"io.modelcontextprotocol/{name}": value for name, value in meta.items()}}
+    said = {"protocolVersion": "2026-07-28", "clientCapabilities": {}}
+    meta = {f"io.modelcontextprotocol/{name}": value for name, value in said.items()}
+    params = {"name": tool, "arguments": arguments or {}, "_meta": meta}
     headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": tool}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
     return Request(f"{base}/mcp", body, {"Content-Type": "application/json", **headers})

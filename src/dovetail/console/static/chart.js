@@ -20,7 +20,7 @@ export class Chart {
   constructor({ title, lines, write, whole = false, least = 0, isLog = false }) {
     Object.assign(this, { title, write, whole, least, isLog, names: Object.keys(lines), tones: Object.values(lines) });
     this.samples = [];
-    this.drawing = svg("svg", { role: "img", class: "chart" });
+    this.drawing = svg("svg", { role: "img", class: "chart", "aria-label": title });
     this.cursor = el("div", { class: "cursor", hidden: true });
     this.tip = el("div", { class: "tip", hidden: true });
     this.idle = el("p", { class: "chart-idle muted", hidden: true });

@@ -123,6 +123,8 @@ export class LiveSection {
 
   take(event, isFirst) {
     if (!isLiveEvent(event)) return;
+    this.element.dataset.state = "live";
+    this.trouble.textContent = "";
     this.data.take(event, isFirst);
     this.latest = event;
     this.refresh();
@@ -136,8 +138,6 @@ export class LiveSection {
   draw() {
     const { data, latest: event, range } = this;
     if (!event) return;
-    this.element.dataset.state = "live";
-    this.trouble.textContent = "";
     for (const input of this.ranges.querySelectorAll("input")) input.checked = Number(input.value) === range;
     const points = data.ended(range);
     const now = data.now();
