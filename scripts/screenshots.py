@@ -68,7 +68,8 @@ def show_live(tab: Any) -> None:
     other.open("resources", "counter://value")
     other.button("Subscribe").click()
     other.button("Unsubscribe").wait_for()
-    began, tools = time.monotonic(), itertools.cycle("order order table count_up order slow table fail".split())
+    tools = itertools.cycle(("order", "table", "order", "count_up", "order", "slow", "table", "fail"))
+    began = time.monotonic()
     while (passed := time.monotonic() - began) < WATCHED_SECONDS:
         for tool in itertools.islice(tools, 7):
             with suppress(HTTPError), urlopen(call_of(tab.base, tool, ARGUMENTS.get(tool, {})), timeout=10) as answer:
