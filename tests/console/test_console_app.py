@@ -28,6 +28,7 @@ from dovetail.protocol.session import Session
 from dovetail.transports.http.in_flight import ActiveSession
 from http_serving import serving
 from http_wire import HttpExchange, HttpWire
+from processes import wait_until
 
 HERE = ("127.0.0.1", 50000)
 
@@ -522,6 +523,12 @@ async def test_only_so_many_may_watch() -> None:
             assert viewer.sent[-1].get("more_body", False) is False
 
 
+def tail_of(base: str) -> Any:
+    request = Request(f"{base}/console/api/live", headers={"X-Dovetail-Console": "1"})
+    with urlopen(request, timeout=10) as events:
+        return decode(events.readline().removeprefix(b"data: "))["tail"]
+
+
 @pytest.mark.slow
 def test_a_page_sees_the_numbers_of_all_workers() -> None:
     several = {**os.environ, "DOVETAIL_WORKERS": "3"}
@@ -529,12 +536,11 @@ def test_a_page_sees_the_numbers_of_all_workers() -> None:
         assert process.stderr is not None
         base = process.stderr.readline().split()[4].removesuffix("/mcp")
         try:
+            wait_until(lambda: tail_of(base)["workers"] == 3)  # the first one announces the server
             for _ in range(30):  # each on a connection of its own, which any worker may take
                 with urlopen(call_of(base, "count_up"), timeout=10) as answer:
                     assert b'"isError":true' not in answer.read()
-            with urlopen(Request(f"{base}/console/api/live", headers={"X-Dovetail-Console": "1"}), timeout=10) as live:
-                tail = decode(live.readline().removeprefix(b"data: "))["tail"]
+            wait_until(lambda: tail_of(base)["tools"].get("count_up", [])[:2] == [30, 0])
         finally:
             process.terminate()
             process.stderr.read()
-    assert (tail["tools"]["count_up"][:2], tail["workers"]) == ([30, 0], 3)
