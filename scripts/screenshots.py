@@ -3,13 +3,18 @@
 They are written to docs/images/console-*.png, each small enough for a repository.
 """
 
+import itertools
+import math
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import browser
 
@@ -17,11 +22,18 @@ ROOT = Path(__file__).parent.parent
 STAGE = ROOT / "tests" / "console" / "console_stage.py"
 IMAGES = ROOT / "docs" / "images"
 SIZE = {"width": 1280, "height": 800}
+WIDE = {"width": 1600, "height": 862}  # of a dashboard
 MOST_BYTES = 150_000
-WATCHED_SECONDS = 20  # so that there is something on the charts
+WATCHED_SECONDS = 100  # so that there is something on the charts
 
 sys.path.insert(0, str(STAGE.parent))
 ConsolePage: Any = import_module("console_page").ConsolePage
+call_of: Any = import_module("console_page").call_of
+ARGUMENTS = {
+    "order": {"item": "teapot", "amount": 2},
+    "slow": {"steps": 2},
+    "fail": {"reason": "the kiln is out of gas"},
+}
 
 
 def show_tool(tab: Any) -> None:
@@ -48,18 +60,25 @@ def show_view(tab: Any) -> None:
 
 
 def show_live(tab: Any) -> None:
-    """The dark theme, while another client calls, in a session."""
+    """The dark theme, after other clients have called, one of them in a session."""
+    tab.page.set_viewport_size(WIDE)
     other = ConsolePage(tab.page.context.browser.new_page(), tab.base)
     other.open()
     other.speak("2025-11-25")
     other.open("resources", "counter://value")
     other.button("Subscribe").click()
     other.button("Unsubscribe").wait_for()
-    other.tool("table")
+    tools = itertools.cycle(("order", "table", "order", "count_up", "order", "slow", "table", "fail"))
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < WATCHED_SECONDS:
+        for tool in itertools.islice(tools, 7):
+            with suppress(HTTPError), urlopen(call_of(tab.base, tool, ARGUMENTS.get(tool, {})), timeout=10) as answer:
+                answer.read()
+        other.page.wait_for_timeout(150 + 450 * abs(math.sin(passed / 16)))
     tab.open("live")
-    for number in range(4 * WATCHED_SECONDS):
-        other.button("Call").click()
-        tab.page.wait_for_timeout(100 + 200 * (number % 3))
+    tab.region("Tool calls").get_by_role("row").nth(3).wait_for()
+    tab.page.wait_for_timeout(2500)
+    tab.page.get_by_role("group", name="Requests per second").hover(position={"x": 420, "y": 60})
 
 
 PICTURES: dict[str, tuple[str, Callable[[Any], None]]] = {

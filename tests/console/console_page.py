@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from urllib.request import Request
 
 STAGE = Path(__file__).parent / "console_stage.py"
 
@@ -38,6 +39,16 @@ async (base) => {
   return read;
 }
 """
+
+
+def call_of(base: str, tool: str, arguments: dict[str, Any] | None = None) -> Request:
+    """What another client sends to call a tool."""
+    said = {"protocolVersion": "2026-07-28", "clientCapabilities": {}}
+    meta = {f"io.modelcontextprotocol/{name}": value for name, value in said.items()}
+    params = {"name": tool, "arguments": arguments or {}, "_meta": meta}
+    headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": tool}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+    return Request(f"{base}/mcp", body, {"Content-Type": "application/json", **headers})
 
 
 class ConsolePage:

@@ -1,24 +1,34 @@
 """The console's server side: its paths, access to them, and the live metrics."""
 
 import asyncio
+import os
 import platform
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from importlib.resources import files
-from types import SimpleNamespace
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
+from console_page import STAGE, call_of
 
 import dovetail
 from dovetail import Console, Proxy, Server, SetupError, ToolError
-from dovetail.console import metrics
-from dovetail.console.metrics import Histogram, Metrics, session_summary
+from dovetail.console import history, metrics
+from dovetail.console.history import History
+from dovetail.console.metrics import session_summary
+from dovetail.engine import metrics as families
+from dovetail.engine.metrics import Metrics, watch
 from dovetail.protocol.jsonrpc import encode
+from dovetail.protocol.jsonrpc import parse as decode
 from dovetail.protocol.session import Session
 from dovetail.transports.http.in_flight import ActiveSession
 from http_serving import serving
 from http_wire import HttpExchange, HttpWire
+from processes import wait_until
 
 HERE = ("127.0.0.1", 50000)
 
@@ -250,7 +260,7 @@ async def test_facts_about_the_server_are_for_the_page_only() -> None:
     }
 
 
-# ── metrics ──
+# ── the last hour ──
 
 
 class Clock:
@@ -260,57 +270,120 @@ class Clock:
         return self.now
 
 
-async def pass_by(
-    recorder: Metrics, clock: Clock, seconds: float = 0.0, method: str = "ping", fails: Any = None
-) -> None:
-    async def answer(_: Any) -> Any:
-        clock.now += seconds
-        if fails is not None:
-            raise fails
+@dataclass
+class Hour:
+    """A history whose time passes as a test wants."""
 
-    request: Any = SimpleNamespace(method=method)
-    await recorder.measure(request, answer)
+    clock: Clock = field(default_factory=Clock)
+    metrics: Metrics = field(default_factory=Metrics)
 
+    def __post_init__(self) -> None:
+        self.history = History(self.metrics, self.clock)
+        self.metrics.update()
 
-async def test_the_last_whole_second_counts() -> None:
-    clock = Clock()
-    recorder = Metrics(clock)
-    for _ in range(4):
-        await pass_by(recorder, clock, 0.1)
-    assert (recorder.snapshot()["rate"], recorder.snapshot()["latency"]) == (0, None)
-    clock.now = 1001.0
-    snapshot = recorder.snapshot()
-    assert snapshot["rate"] == 4
-    assert snapshot["latency"] == {name: pytest.approx(100, rel=0.1) for name in ("p50", "p90", "p99")}
-    clock.now = 1002.0
-    assert (recorder.snapshot()["rate"], recorder.snapshot()["latency"]) == (0, None)
-    assert (recorder.snapshot()["requests"], recorder.snapshot()["uptime"]) == (4, 2.0)
+    def request(
+        self, tool: str = "", seconds: float = 0.0015, outcome: str = "ok", method: str = "tools/call", times: int = 1
+    ) -> None:
+        for _ in range(times):
+            self.metrics.observe(families.OPERATIONS, method, "2026-07-28", tool, outcome, "", seconds=seconds)
 
+    def point(self) -> Any:
+        """After ten seconds."""
+        self.clock.now += history.SPAN
+        self.metrics.update()
+        return decode(self.history.points.since(self.history.points.added - 1)[0])
 
-async def test_its_size_does_not_grow_and_failures_are_counted() -> None:
-    clock = Clock()
-    recorder = Metrics(clock)
-    for number in range(1000):
-        await pass_by(recorder, clock, 10.0 ** (number % 12 - 4), method=f"made/up/{number}")
-    for failure in (ToolError("no"), RuntimeError("no"), asyncio.CancelledError()):
-        with pytest.raises(type(failure)):
-            await pass_by(recorder, clock, fails=failure, method="made/up/0")
-    snapshot = recorder.snapshot()
-    assert (snapshot["requests"], snapshot["errors"], snapshot["running"]) == (
-        1003,
-        2,
-        0,
-    )  # what is cancelled is no error
-    assert len(snapshot["methods"]) == metrics.MAX_METHODS + 1
-    assert snapshot["methods"][metrics.OTHER] == 1000 - metrics.MAX_METHODS
+    def tail(self) -> Any:
+        self.clock.now += 1
+        return decode(self.history.tail())
 
 
-@pytest.mark.parametrize("milliseconds", [0.0, 0.004, 0.02, 1.0, 17.5, 1e3, 1e6, 1e12])
-def test_a_percentile_is_off_by_a_tenth_at_most(milliseconds: float) -> None:
-    histogram = Histogram()
-    histogram.add(milliseconds)
-    bounded = min(max(milliseconds, 0.01), 0.01 * 1.1 ** (metrics.BINS - 1))
-    assert histogram.percentiles() == dict.fromkeys(("p50", "p90", "p99"), pytest.approx(bounded, rel=0.11))
+def test_a_point_says_what_happened_in_ten_seconds() -> None:
+    hour = Hour()
+    hour.metrics.set(families.SLOTS_IN_USE, "server", value=3)
+    hour.metrics.set(families.TASKS, "working", value=2)
+    hour.request("add", times=3)
+    hour.request("add", outcome="tool_error")
+    hour.request("add", outcome="cancelled")
+    hour.request("", method="tools/list")
+    hour.request("", method="subscriptions/listen", seconds=9000.0)  # counted, but not slow
+    point = hour.point()
+    assert (point["seconds"], point["running"], point["tasks"], point["slots"]) == (10.0, 3.0, {"working": 2.0}, None)
+    assert (point["all"], point["tools"]) == ([7, 1, {"1": 6}], {"add": [5, 1, {"1": 5}]})
+    assert hour.history.methods == {"tools/call": 5, "tools/list": 1, "subscriptions/listen": 1}
+    assert hour.point()["all"] == [0, 0, {}]
+
+
+def test_the_point_that_has_not_ended_is_read_once_a_second() -> None:
+    hour = Hour()
+    hour.request("add")
+    assert hour.tail()["all"][0] == 1
+    hour.request("add")
+    assert decode(hour.history.tail())["all"][0] == 1  # for another page, in the same second
+    assert hour.tail()["all"][0] == 2
+    assert not hour.history.points.added
+    assert hour.point()["all"][0] == 2
+    assert decode(hour.history.tail())["all"][0] == 0  # nothing is told twice
+
+
+def test_a_worker_that_replaces_another_one_does_not_take_its_numbers_for_news() -> None:
+    hour = Hour()
+    hour.request("add", times=100)
+    later = Hour(metrics=hour.metrics)
+    later.request("add")
+    assert later.point()["all"][0] == 1
+
+
+def test_the_last_hour_is_bounded() -> None:
+    hour = Hour()
+    for number in range(history.MAX_POINTS + 5):
+        hour.request("add", times=number % 3)
+        hour.point()
+    assert hour.history.points.added == history.MAX_POINTS + 5
+    assert len(hour.history.points.since(0)) == history.MAX_POINTS
+    assert len(hour.history.points.since(hour.history.points.added - 2)) == 2
+    for number in range(history.MAX_NAMES + 20):
+        hour.request(f"tool {number}", times=1 if number < 20 else 2)
+    hour.request(families.OTHER, times=5)
+    tools = hour.point()["tools"]
+    assert len(tools) == history.MAX_NAMES + 1
+    assert tools[families.OTHER] == [5 + 20, 0, {"1": 25}]  # the busiest have rows of their own
+
+
+async def test_the_last_failures_are_bounded_and_without_secrets() -> None:
+    server = Server("tried")
+
+    @server.tool
+    def fail(text: str) -> str:
+        raise ToolError(text)
+
+    @server.tool
+    def crash() -> str:
+        raise RuntimeError("hush")
+
+    @server.prompt
+    def hello() -> str:
+        return "hello"
+
+    recorder = History(watch(server.engine))
+    server.engine.observe("console", recorder.failures_layer)
+    async with serving(server) as app:
+        wire = HttpWire(app)
+        for text in [*map(str, range(history.MAX_FAILURES)), "password=hush " + "x" * 1000]:
+            await wire.call("fail", {"text": text})
+        await wire.call("crash")
+        await wire.call("no such tool")
+        await wire.start("prompts/get", {"name": "none"}).done()
+    found = recorder.failures.since(0)
+    assert len(found) == history.MAX_FAILURES
+    failed, crashed, unknown, prompt = found[-4:]
+    assert failed["message"].startswith("password=[redacted]")
+    assert (len(failed["message"]), failed["tool"], failed["outcome"]) == (history.MAX_MESSAGE, "fail", "tool_error")
+    assert failed["duration"] > 0
+    assert crashed["message"] == "The tool crash failed. The details are in the server's log."
+    assert (unknown["tool"], unknown["outcome"]) == (families.OTHER, "error")
+    assert (prompt["method"], prompt["tool"]) == ("prompts/get", "")
+    assert b"hush" not in encode(found)
 
 
 def tried_server() -> Server:
@@ -342,17 +415,20 @@ async def watched_app() -> AsyncIterator[Any]:
 async def test_requests_errors_and_running_calls_are_streamed() -> None:
     async with watched_app() as app:
         wire = HttpWire(app)
+        await wire.start("tools/call", {"name": "fail"}).done()  # before anyone watches
         viewer = viewer_of(app)
         first = await viewer.message()
-        assert (first["requests"], first["errors"], first["running"], first["state"]) == (0, 0, 0, "memory")
+        assert (first["tail"]["tools"]["fail"][:2], first["points"], first["state"]) == ([1, 1], [], "memory")
+        assert [(each["tool"], each["message"]) for each in first["failures"]] == [("fail", "on purpose")]
         assert first["streams"] == 1  # its own
-        await wire.start("tools/call", {"name": "fail"}).done()
         waiting = wire.start("tools/call", {"name": "wait"})
-        event = await event_when(viewer, lambda event: event["requests"] == 2)
-        assert (event["errors"], event["running"], event["methods"]) == (1, 1, {"tools/call": 2})
+        event = await event_when(viewer, lambda event: event["tail"]["running"] == 1)
+        assert event["failures"] == []  # what is new
         assert event["time"] > first["time"]
         waiting.leave()
         await waiting.done()
+        event = await event_when(viewer, lambda event: event["methods"]["tools/call"] == 2)
+        assert event["tail"]["all"][:2] == [2, 1]  # what is cancelled is no error
         viewer.leave()
         await viewer.done()
 
@@ -445,3 +521,26 @@ async def test_only_so_many_may_watch() -> None:
         for viewer in (again, *viewers):
             await viewer.done()
             assert viewer.sent[-1].get("more_body", False) is False
+
+
+def tail_of(base: str) -> Any:
+    request = Request(f"{base}/console/api/live", headers={"X-Dovetail-Console": "1"})
+    with urlopen(request, timeout=10) as events:
+        return decode(events.readline().removeprefix(b"data: "))["tail"]
+
+
+@pytest.mark.slow
+def test_a_page_sees_the_numbers_of_all_workers() -> None:
+    several = {**os.environ, "DOVETAIL_WORKERS": "3"}
+    with subprocess.Popen([sys.executable, STAGE], stderr=subprocess.PIPE, text=True, env=several) as process:
+        assert process.stderr is not None
+        base = process.stderr.readline().split()[4].removesuffix("/mcp")
+        try:
+            wait_until(lambda: tail_of(base)["workers"] == 3)  # the first one announces the server
+            for _ in range(30):  # each on a connection of its own, which any worker may take
+                with urlopen(call_of(base, "count_up"), timeout=10) as answer:
+                    assert b'"isError":true' not in answer.read()
+            wait_until(lambda: tail_of(base)["tools"].get("count_up", [])[:2] == [30, 0])
+        finally:
+            process.terminate()
+            process.stderr.read()

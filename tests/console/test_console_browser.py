@@ -6,13 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
 import pytest
-from console_page import PROBE, ConsolePage, Impostor, schema
+from console_page import PROBE, ConsolePage, Impostor, call_of, schema
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -135,15 +136,6 @@ def test_what_a_server_says_stays_text(tab: ConsolePage) -> None:
     assert {url for url in asked if not url.startswith((tab.base, "data:", "blob:"))} == set()
 
 
-def count_up(stage: str) -> Request:
-    """Another client calls a tool, which changes the resource."""
-    meta = {f"io.modelcontextprotocol/{key}": value for key, value in
-            {"protocolVersion": MODERN, "clientCapabilities": {}}.items()}  # fmt: skip
-    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "count_up", "_meta": meta}}
-    headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "count_up"}
-    return Request(f"{stage}/mcp", json.dumps(call).encode(), {"Content-Type": "application/json", **headers})
-
-
 @pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
 def test_a_resource_that_is_subscribed_to_follows_its_changes(tab: ConsolePage, revision: str, stage: str) -> None:
     tab.speak(revision)
@@ -153,7 +145,7 @@ def test_a_resource_that_is_subscribed_to_follows_its_changes(tab: ConsolePage, 
     before = tab.count_shown()
     tab.button("Subscribe").click()
     tab.button("Unsubscribe").wait_for()
-    with urlopen(count_up(stage), timeout=10) as answered:
+    with urlopen(call_of(stage, "count_up"), timeout=10) as answered:
         assert answered.status == 200
     tab.sees(tab.result, f"count is {before + 1}")  # without having been asked again
     tab.button("Unsubscribe").click()
@@ -236,13 +228,135 @@ def test_mounts_are_shown_with_their_state_and_without_secrets(tab: ConsolePage)
     assert "hush" not in tab.page.content()
 
 
-@pytest.mark.parametrize("section", ["tools", "live"])
+# ── the dashboard ──
+
+BUCKETS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300]
+NOTHING: dict[str, Any] = {"seconds": 10, "all": [0, 0, {}], "tools": {}, "mounts": {}, "lag": [0, 0, {}], "tasks": {}}
+BUSY = {**NOTHING, "all": [20, 1, {"3": 20}], "tools": {"order": [15, 1, {"3": 15}], "wipe": [5, 0, {"9": 5}]}}
+
+
+def watch(tab: ConsolePage, points: list[dict[str, Any]], **more: Any) -> None:
+    """Open Live at a server that has these points behind it, and then ends the stream."""
+    now = time.time()
+    event = {
+        "time": now,
+        "uptime": 9000.0,
+        "state": "memory",
+        "points": [{**point, "time": now - 10 * (len(points) - 1 - at)} for at, point in enumerate(points)],
+        "tail": {**NOTHING, "time": now, "seconds": 1},
+        "buckets": BUCKETS,
+        "failures": [],
+        "methods": {},
+        "subscriptions": 0,
+        "sessions": [],
+        "sessions_total": 0,
+        "mounts": [],
+        "mounts_total": 0,
+        **more,
+    }
+    body = f"data: {json.dumps(event)}\n\n"
+    tab.page.route("**/api/live", lambda route: route.fulfill(status=200, content_type="text/event-stream", body=body))
+    tab.start_again("live")
+
+
+@pytest.fixture
+def routed(tab: ConsolePage) -> Iterator[ConsolePage]:
+    yield tab
+    tab.page.unroute_all()
+    tab.page.set_viewport_size({"width": 1280, "height": 800})
+
+
+def row(tab: ConsolePage, tool: str) -> list[str]:
+    cells = tab.region("Tool calls").get_by_role("row", name=re.compile(f"^{tool}")).get_by_role("cell")
+    return [text.strip() for text in cells.all_inner_texts()]
+
+
+def test_the_hour_before_the_page_was_opened_is_there(routed: ConsolePage, axe: str) -> None:
+    tab = routed
+    watch(tab, [*[BUSY] * 180, *[NOTHING] * 150, *[BUSY] * 20])
+    tab.sees(tab.region("Tool calls"), "3,000")
+    tool, _, calls, errors, p50, p99 = row(tab, "order")
+    assert (tool, calls, errors.split()[-1], p50, p99) == ("order", "3,000", "200", "7.5 ms", "10 ms")
+    tab.page.get_by_role("radio", name="5 min", exact=True).check()
+    tab.sees(tab.region("Tool calls"), "300")
+    assert row(tab, "wipe")[2] == "100"
+    chart = tab.page.get_by_role("group", name="Requests per second")
+    chart.press("End")
+    chart.press("ArrowLeft")
+    chart.get_by_text("requests").wait_for()
+    assert "2" in chart.inner_text().split()  # in a second
+    tab.page.get_by_role("button", name="Tool", exact=True).click()
+    assert tab.region("Tool calls").get_by_role("link").all_inner_texts() == ["order", "wipe"]
+    tab.page.get_by_role("button", name="Tool", exact=True).click()
+    assert tab.region("Tool calls").get_by_role("link").all_inner_texts() == ["wipe", "order"]
+    tab.page.get_by_text("Disconnected: ").wait_for()  # and the figures stay
+    assert row(tab, "wipe")[2] == "100"
+    assert not tab.violations(axe)
+
+
+def test_a_server_without_traffic_says_what_to_do(routed: ConsolePage) -> None:
+    watch(routed, [])
+    calls = routed.region("Tool calls")
+    routed.sees(calls, "No tool was called in the last 60 minutes.")
+    routed.sees(calls, f"{routed.base}/mcp")
+    routed.sees(routed.region("Failed calls"), "No call has failed.")
+    routed.button("Open the tools").click()
+    routed.region("All tools").get_by_role("link").first.wait_for()
+
+
+@pytest.mark.parametrize("width", [360, 420, 1600])
+def test_no_page_is_wider_than_its_window(routed: ConsolePage, width: int) -> None:
+    failure = {"time": time.time(), "method": "tools/call", "outcome": "tool_error", "duration": 1.5, "id": "1" * 300}
+    failures = [{**failure, "tool": "order", "message": "word" * 70}]
+    routed.page.set_viewport_size({"width": width, "height": 900})
+    mounts = [{"name": "m" * 50, "namespace": "n" * 50, "kind": "proxy", "backend": None}]
+    watch(routed, [BUSY] * 360, failures=failures, mounts=mounts, mounts_total=1)
+    routed.sees(routed.region("Tool calls"), "5,400")
+    assert routed.page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_errors_lead_to_their_messages(tab: ConsolePage) -> None:
+    tab.call("fail", reason="of rain")
+    tab.sees(tab.result, "of rain")
+    tab.switch("Live")
+    failed = tab.region("Failed calls")
+    tab.sees(failed, "It failed: of rain")
+    tab.region("Tool calls").get_by_role("button", name=re.compile("errors? of fail")).click()
+    failed.get_by_role("heading", name="Failed calls of fail").wait_for()
+    assert failed.get_by_role("heading").evaluate("it => it === document.activeElement")
+    assert {item.split()[0] for item in failed.get_by_role("listitem").all_inner_texts()} == {"fail"}
+    tab.button("Show all").click()
+    failed.get_by_role("heading", name="Failed calls", exact=True).wait_for()
+
+
+def test_results_are_kept_as_long_as_the_page(tab: ConsolePage) -> None:
+    tab.start_again()
+    tab.call("table")
+    tab.sees(tab.result, "Turku")
+    tab.call("fail", reason="of rain")
+    tab.sees(tab.result, "of rain")
+    called: list[str] = []
+    tab.page.on("request", lambda request: called.append(request.headers.get("mcp-method", "")))
+    tab.switch("History")
+    history = tab.region("All calls")
+    history.get_by_role("link", name=re.compile("fail.*the tool failed")).click()
+    tab.sees(tab.result, "It failed: of rain")
+    history.get_by_role("link", name=re.compile("table.* ms.*done")).click()
+    tab.result.get_by_role("cell", name="Turku").wait_for()
+    assert "tools/call" not in called
+    assert "Turku" not in tab.page.evaluate("JSON.stringify({...localStorage, ...sessionStorage})")
+    tab.page.reload()
+    tab.connected()
+    tab.sees(tab.result, "results last as long as the page")
+
+
+@pytest.mark.parametrize("section", ["tools", "live", "history"])
 def test_nothing_is_in_the_way_of_people_with_disabilities(tab: ConsolePage, axe: str, section: str) -> None:
-    if section == "tools":
-        tab.call("order", item="teapot", amount="7")
-        tab.sees(tab.result, "Done")
-    else:
+    tab.call("order", item="teapot", amount="7")
+    tab.sees(tab.result, "Done")
+    if section != "tools":
         tab.open(section)
+    if section == "live":
         tab.page.get_by_role("main").get_by_role("img").first.wait_for()  # the charts are drawn
     assert not tab.violations(axe)
 

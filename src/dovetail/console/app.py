@@ -17,8 +17,10 @@ from importlib.resources import files
 from typing import Any, NamedTuple, NoReturn
 
 from dovetail import __version__
-from dovetail.console.metrics import LiveMetrics, Metrics
+from dovetail.console.history import History
+from dovetail.console.metrics import LiveMetrics
 from dovetail.console.view import policy_of
+from dovetail.engine.metrics import watch
 from dovetail.errors import SetupError
 from dovetail.protocol import revisions
 from dovetail.server import Server
@@ -101,9 +103,9 @@ class Console:
         self._path = path
         self._target = target
         self._assets = load_assets()
-        metrics = Metrics()
-        server.middleware(metrics.measure)
-        self._live = LiveMetrics(server.engine, metrics, HEADERS)
+        history = History(watch(server.engine))
+        server.engine.observe("console", history.failures_layer)
+        self._live = LiveMetrics(server.engine, history, HEADERS)
 
     def routes(self) -> dict[str, App]:
         """The pages, by their paths."""

@@ -1,25 +1,15 @@
-"""Metrics of a server for the console: request counts and latencies, sent every second as events.
-
-Their size is fixed: counters, and for each of two seconds a histogram whose bins grow by a tenth, so that a percentile
-is off by a tenth at most.
-"""
+"""The live figures of a server for the console, sent every second as events."""
 
 import asyncio
-import math
 import time
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
-from itertools import accumulate
 from typing import Any
 
-from dovetail.engine.dispatch import CallNext
+from dovetail.console.history import History
 from dovetail.engine.engine import Engine
+from dovetail.engine.metrics import BUCKETS
 from dovetail.errors import Busy
 from dovetail.protocol import jsonrpc
-from dovetail.protocol.inbound import Request
-from dovetail.protocol.results import Result, ToolResult
 from dovetail.protocol.sse import encode_event
 from dovetail.state.base import StoreUnavailable
 from dovetail.transports.http.asgi import RawHeaders, Receive, Scope, Send
@@ -27,13 +17,6 @@ from dovetail.transports.http.in_flight import ActiveSession, AppStatus
 from dovetail.transports.http.request import listen_for_disconnect
 from dovetail.transports.http.routes import APP_STATUS
 
-FIRST_BIN = 0.01  # milliseconds, its upper end
-LOG_GROWTH = math.log(1.1)
-BINS = 200  # the last one is for half an hour and longer
-MAX_METHODS = 50
-OTHER = "other"  # counts the methods beyond MAX_METHODS
-LONG_LIVED = frozenset({"subscriptions/listen"})  # counted, but neither running nor slow
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 MAX_VIEWERS = 20
 MAX_SESSIONS = 100
 MAX_MOUNTS = 100
@@ -42,85 +25,13 @@ MAX_TEXT = 300  # characters of a client's name or a URI
 TICK_DELAY = 0.02  # seconds after a full second: timers may fire a little early
 
 
-class Histogram:
-    """Latencies of the requests that ended in one second."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._bins = [0] * BINS
-
-    def add(self, milliseconds: float) -> None:
-        index = 0 if milliseconds <= FIRST_BIN else math.ceil(math.log(milliseconds / FIRST_BIN) / LOG_GROWTH)
-        self._bins[min(index, BINS - 1)] += 1
-        self.count += 1
-
-    def percentiles(self) -> dict[str, float] | None:
-        """Percentiles in milliseconds; None if no request ended."""
-        if not self.count:
-            return None
-        totals = list(accumulate(self._bins))
-        bins = {name: bisect_left(totals, math.ceil(part * self.count)) for name, part in PERCENTILES.items()}
-        return {name: round(FIRST_BIN * math.exp(index * LOG_GROWTH), 3) for name, index in bins.items()}
-
-
-class Metrics:
-    """Counts requests and measures latencies, as a middleware."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock = clock
-        self._began = clock()
-        self._requests = self._errors = self._running = 0
-        self._methods: Counter[str] = Counter()
-        self._second = int(self._began)
-        self._current, self._previous = Histogram(), Histogram()
-
-    async def measure(self, request: Request, call_next: CallNext) -> Result:
-        self._requests += 1
-        method = request.method
-        self._methods[method if method in self._methods or len(self._methods) < MAX_METHODS else OTHER] += 1
-        if method in LONG_LIVED:
-            return await call_next(request)
-        began = self.clock()
-        self._running += 1
-        try:
-            result = await call_next(request)
-            self._errors += isinstance(result, ToolResult) and result.is_error
-            return result
-        except BaseException as failure:
-            self._errors += not isinstance(failure, asyncio.CancelledError)
-            raise
-        finally:
-            self._running -= 1
-            self._advance()
-            self._current.add((self.clock() - began) * 1000)
-
-    def _advance(self) -> None:
-        """Start a histogram for the current second."""
-        second = int(self.clock())
-        if second != self._second:
-            self._previous = self._current if second == self._second + 1 else Histogram()
-            self._current, self._second = Histogram(), second
-
-    def snapshot(self) -> dict[str, Any]:
-        """The current numbers; rate and latency are those of the last full second."""
-        self._advance()
-        return {
-            "uptime": round(self.clock() - self._began, 3),
-            "requests": self._requests,
-            "errors": self._errors,
-            "running": self._running,
-            "rate": self._previous.count,
-            "latency": self._previous.percentiles(),
-            "methods": dict(self._methods),
-        }
-
-
 class LiveMetrics:
     """Server-sent events for the pages that watch a server."""
 
-    def __init__(self, engine: Engine, metrics: Metrics, headers: dict[str, str]) -> None:
+    def __init__(self, engine: Engine, history: History, headers: dict[str, str]) -> None:
         self._engine = engine
-        self._metrics = metrics
+        self._history = history
+        self._began = time.monotonic()
         self._viewers = 0
         headers = {**headers, "content-type": "text/event-stream", "x-accel-buffering": "no"}
         self._headers: RawHeaders = [(name.encode(), value.encode()) for name, value in headers.items()]
@@ -143,16 +54,19 @@ class LiveMetrics:
         disconnect.add_done_callback(lambda _: closed.set())
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+            points = failures = 0  # that the viewer has
             while not closed.is_set():
-                event = encode_event(jsonrpc.encode(await self._event(overview)))
+                event = encode_event(jsonrpc.encode(await self._event(overview, points, failures)))
+                points, failures = self._history.points.added, self._history.failures.added
                 await send({"type": "http.response.body", "body": event, "more_body": True})
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(closed.wait(), 1.0 + TICK_DELAY - self._metrics.clock() % 1.0)
+                    await asyncio.wait_for(closed.wait(), 1.0 + TICK_DELAY - time.monotonic() % 1.0)
             await send({"type": "http.response.body", "body": b""})
         finally:
             disconnect.cancel()
 
-    async def _event(self, overview: AppStatus) -> dict[str, Any]:
+    async def _event(self, overview: AppStatus, points: int, failures: int) -> dict[str, Any]:
+        """The first one has the history, the others what is new."""
         try:
             total, seen = await overview.sessions(MAX_SESSIONS)
         except StoreUnavailable:  # a later event has them again
@@ -160,7 +74,12 @@ class LiveMetrics:
         mounts = [] if self._engine.mounts is None else self._engine.mounts.status()
         return {
             "time": round(time.time(), 3),
-            **self._metrics.snapshot(),
+            "uptime": round(time.monotonic() - self._began, 3),
+            "tail": self._history.tail(),  # first: it may end a point
+            "points": self._history.points.since(points),
+            "failures": self._history.failures.since(failures),
+            "methods": self._history.methods,
+            "buckets": BUCKETS,
             "streams": overview.streams,
             "sessions": [session_summary(each) for each in seen],
             "sessions_total": total,

@@ -248,6 +248,15 @@ def _label(text: str) -> str:
 # ── requests ──
 
 
+def tool_of(engine: "Engine", request: Request) -> str:
+    """The label for the tool of a request, empty for other requests."""
+    if request.method != "tools/call":
+        return ""
+    name: str = request.params.name
+    is_known = engine.tools.get(name) is not None or (engine.search is not None and name in engine.search.tools)
+    return name if is_known else OTHER
+
+
 def measured(metrics: Metrics) -> "Callable[[Engine, Layer], Layer]":
     """A layer that counts and times each request."""
 
@@ -255,12 +264,8 @@ def measured(metrics: Metrics) -> "Callable[[Engine, Layer], Layer]":
         clock, family = time.perf_counter, OPERATIONS.name
 
         def record(request: Request, began: float, outcome: str, code: int | None = None) -> None:
-            seconds, tool = clock() - began, ""
+            seconds, tool = clock() - began, tool_of(engine, request)
             error = outcome if outcome == "tool_error" else ERROR_TYPES.get(code, OTHER)  # of an author's own codes
-            if request.method == "tools/call":
-                tool = request.params.name
-                is_known = engine.tools.get(tool) is not None or (engine.search and tool in engine.search.tools)
-                tool = tool if is_known else OTHER
             key = (family, request.method, request.revision.name, tool, outcome, error)
             cells = metrics.series.get(key) or metrics.cells(OPERATIONS, *key[1:])
             cells[bisect_left(BUCKETS, seconds)] += 1

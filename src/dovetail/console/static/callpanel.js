@@ -73,23 +73,10 @@ export class CallPanel {
       outcome = { failure };
     }
     Object.assign(outcome, { revision, ms: performance.now() - started }); // before anything is drawn
-    this.present(outcome);
+    this.result.present(outcome, this.kind);
+    if (outcome.failure?.status === 401) this.client.needToken(outcome.failure);
     this.end();
     return outcome;
-  }
-
-  present({ result, failure, ms }) {
-    if (failure) {
-      this.result.fail(failure, ms);
-      show(this.result.toggle, false); // it would show the result before
-      if (failure.status === 401) this.client.needToken(failure);
-      return;
-    }
-    try {
-      this.result.show(result, { kind: this.kind, ms });
-    } catch {
-      this.result.fail(new Error("The result came, but it can't be shown; the raw messages have it."), ms);
-    }
   }
 
   begin(transcript, quiet) {
@@ -183,14 +170,15 @@ function drawLog({ level, logger, data }) {
   );
 }
 
-/** What the history keeps of an outcome. */
-export function summaryOf({ result, failure, ms, revision }) {
+/** What the history keeps of an outcome; the outcome itself only as long as the page lasts. */
+export function summaryOf(outcome) {
+  const { result, failure, ms, revision } = outcome;
   const ok = !failure && result.isError !== true;
   const words = failure ? failure.message : ok ? "done" : "the tool failed";
   return {
     ok,
     ms: Math.round(ms * 10) / 10,
     words: shortened(failure?.name === "AbortError" ? "cancelled" : words, 200),
-    revision,
+    ...{ revision, outcome },
   };
 }

@@ -2,14 +2,21 @@
 
 const TIMES = new Intl.DateTimeFormat([], { timeStyle: "medium", hourCycle: "h23" }); // slow to make, quick to use
 const MOMENTS = new Intl.DateTimeFormat([], { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
+const MINUTES = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const NUMBERS = new Intl.NumberFormat("en");
 
 export function milliseconds(ms) {
   if (ms === null || ms === undefined || !Number.isFinite(ms)) return "–";
   if (ms < 1) return `${ms.toFixed(2)} ms`;
-  if (ms < 10) return `${ms.toFixed(1)} ms`;
+  if (ms < 10) return `${Number(ms.toFixed(1))} ms`;
   if (ms < 10_000) return `${Math.round(ms)} ms`;
   return `${(ms / 1000).toFixed(1)} s`;
+}
+
+/** A time that was measured in buckets, of which the first ends at 1 ms. */
+export function latency(ms) {
+  if (ms < 1 && ms !== null) return "< 1 ms";
+  return ms >= 1000 ? `${Number((ms / 1000).toPrecision(3))} s` : milliseconds(ms);
 }
 
 export function bytes(count) {
@@ -29,6 +36,10 @@ export function clock(time) {
   return written(TIMES, time);
 }
 
+export function minute(time) {
+  return written(MINUTES, time);
+}
+
 export function moment(time) {
   return written(MOMENTS, time);
 }
@@ -39,6 +50,18 @@ function written(format, time) {
 
 export function number(value) {
   return Number.isFinite(value) ? NUMBERS.format(value) : "–";
+}
+
+/** So many in a second. */
+export function rate(value) {
+  return NUMBERS.format(Number(value.toFixed(value < 1 ? 2 : value < 100 ? 1 : 0)));
+}
+
+/** A share of 1. */
+export function percent(share) {
+  if (share === null) return "–";
+  const hundred = 100 * share;
+  return `${NUMBERS.format(Number(hundred.toFixed(hundred > 0 && hundred < 10 ? 1 : 0)))} %`;
 }
 
 export function plural(count, one, many = `${one}s`) {

@@ -1,18 +1,23 @@
 // The section "History" and its store: entries {kind, name, arguments, ok, ms, words} of earlier calls.
 // Kept in this browser for this server; without tokens and secret fields, and not without end.
+// Results may hold secrets: they last as long as the page.
 
 import { Catalog } from "./catalog.js";
 import { asCommand, copyButtons } from "./snippets.js";
 import { confirmed } from "./dialog.js";
 import { announce, button, el, fill, notice } from "./dom.js";
+import { ResultView } from "./result.js";
 import { jsonTree } from "./tree.js";
 import { clock, isObject, milliseconds, moment, plural, shortened } from "./format.js";
 
 const MAX_ENTRIES = 100;
 const MAX_CHARACTERS = 300_000;
 const LONGEST_ENTRY = 30_000;
+const MAX_RESULTS = 8_000_000; // characters of all results
+const LONGEST_RESULT = 2_000_000;
 const KINDS = { tool: "tools/call", resource: "resources/read", prompt: "prompts/get" };
 
+const RESULT_GONE = "Its result is not here: results last as long as the page, and long ones are not kept. Replay it.";
 const OUTCOMES = ["done", "the tool failed", "cancelled"]; // other words may repeat a secret
 
 /** Shared by all tabs; where nothing can be stored, it lasts as long as the page. */
@@ -47,10 +52,34 @@ function isEntry(entry) {
   );
 }
 
+/** The outcomes of the calls of this page by their times; those of the oldest go first. */
+class Outcomes {
+  constructor() {
+    this.kept = new Map();
+  }
+
+  add(time, outcome) {
+    const size = JSON.stringify(outcome.result ?? [outcome.failure.message, outcome.failure.data]).length;
+    if (size > LONGEST_RESULT) return;
+    this.kept.set(time, { outcome, size });
+    let total = [...this.kept.values()].reduce((sum, each) => sum + each.size, 0);
+    for (const [oldest, { size }] of this.kept) {
+      if (this.kept.size <= MAX_ENTRIES && total <= MAX_RESULTS) return;
+      this.kept.delete(oldest);
+      total -= size;
+    }
+  }
+
+  get(time) {
+    return this.kept.get(time)?.outcome;
+  }
+}
+
 export class HistorySection {
   constructor(client) {
     this.client = client;
     this.entries = [];
+    this.outcomes = new Outcomes();
     this.key = null; // of the entry that is shown
     this.catalog = new Catalog({
       section: "history",
@@ -73,13 +102,14 @@ export class HistorySection {
   }
 
   add(entry) {
-    const { kind, name, ok, ms } = entry;
+    const { kind, name, ok, ms, outcome } = entry;
     const words = OUTCOMES.includes(entry.words) ? entry.words : "failed";
     this.entries = this.store.read(); // another tab may have called too
     const values = JSON.stringify(entry.arguments ?? {}).length > LONGEST_ENTRY ? null : entry.arguments;
     const time = Math.max(Date.now(), (this.entries[0]?.time ?? 0) + 1); // also its key
     const revision = entry.revision ?? this.client.connection.revision;
     this.entries.unshift({ kind, name, ok, ms, words, time, revision, arguments: values });
+    this.outcomes.add(time, outcome);
     this.trim();
     this.store.write(this.entries);
     this.draw();
@@ -94,6 +124,7 @@ export class HistorySection {
     const words = `${plural(this.entries.length, "call")} will be forgotten in this browser.`;
     if (!(await confirmed("Clear the history?", words, "Clear"))) return;
     this.entries = [];
+    this.outcomes = new Outcomes();
     this.store.write([]);
     this.draw();
     this.place.focus();
@@ -118,7 +149,7 @@ export class HistorySection {
         ? this.detail(entry)
         : notice(
             "No calls yet.",
-            "Call a tool, read a resource or get a prompt: it is kept here, to be replayed or copied.",
+            "Call a tool, read a resource or get a prompt: it is kept here with its result, to be replayed or copied.",
           ),
     );
   }
@@ -138,8 +169,8 @@ export class HistorySection {
       () => entry,
       (text) => (preview.textContent = text),
     );
-    return el(
-      "article",
+    const input = el(
+      "div",
       { class: "input history-entry" },
       el("h2", {}, entry.name),
       el(
@@ -154,6 +185,14 @@ export class HistorySection {
       el("div", { class: "actions" }, entry.arguments && [replay, edit], el("span", { class: "push" }), clear),
       entry.arguments && [copies, preview],
     );
+    return el("article", { class: "columns" }, input, el("div", { class: "output" }, this.result(entry)));
+  }
+
+  result(entry) {
+    const outcome = this.outcomes.get(entry.time);
+    const view = new ResultView((uri) => this.client.openResource(uri), RESULT_GONE);
+    if (outcome) view.present(outcome, entry.kind);
+    return view.element;
   }
 }
 
@@ -167,7 +206,7 @@ function item(entry) {
     : hasMembers(entry.arguments)
       ? shortened(JSON.stringify(entry.arguments), 100)
       : "";
-  const about = `${clock(entry.time)}  ${said}`;
+  const about = [clock(entry.time), entry.words, said].filter(Boolean).join(" · ");
   return {
     key: String(entry.time),
     title: entry.name,

@@ -1,67 +1,86 @@
-// The section "Live": figures, charts, sessions and all messages, from `api/live`, which sends one event a second.
+// The section "Live": a dashboard of the last hour, from `api/live`, which sends the hour and then an event a second.
 // The stream is open only while the section is seen: a browser has few connections to one server.
 
-import { LineChart } from "./chart.js";
-import { el, fill, notice, region, show } from "./dom.js";
+import { Chart } from "./chart.js";
+import { button, el, fill, region, show } from "./dom.js";
+import { FailureList, ToolTable } from "./livecalls.js";
+import { isLiveEvent, LiveData, perSecond } from "./livedata.js";
+import { Tiles } from "./livetiles.js";
+import { drawMethods, drawMounts, drawSessions, drawTasks } from "./livetables.js";
 import { MessagesView } from "./messages.js";
 import { eventsOf } from "./sse.js";
 import { onceAFrame } from "./scrollback.js";
-import { clock, isObject, milliseconds, number, seconds, shortened } from "./format.js";
+import { clock, isObject, latency, plural, rate, seconds, shortened } from "./format.js";
 
-const KEPT = 300; // samples
-const SAME_SECOND = 0.5;
 const AGAIN_MS = 2000;
-const SESSIONS_SHOWN = 100;
-const FIGURES = [
-  ["Uptime", (event) => seconds(event.uptime)],
-  ["Requests", (event) => number(event.requests)],
-  ["Errors", (event) => number(event.errors)],
-  ["Running", (event) => number(event.running)],
-  ["Streams", (event) => number(event.streams)],
-  ["Sessions", (event) => number(event.sessions_total)],
-  ["Subscriptions", (event) => number(event.subscriptions)],
-  ["State", (event) => shortened(event.state ?? "–", 40)],
+const RANGES = { 300: "5 min", 900: "15 min", 3600: "1 h" };
+
+const CHARTS = [
+  {
+    ...{ title: "Requests per second", lines: { requests: "tone-0", errors: "tone-bad" }, write: rate, least: 0.4 },
+    values: (point) => ({ requests: perSecond(point), errors: point.all[1] / Math.max(point.seconds, 1) }),
+  },
+  {
+    ...{ title: "Latency", lines: { p50: "tone-0", p90: "tone-1", p99: "tone-2" } },
+    ...{ write: latency, isLog: true, least: 100 },
+    values: (point, data) => ({
+      p50: data.percentile(point.all, 0.5),
+      p90: data.percentile(point.all, 0.9),
+      p99: data.percentile(point.all, 0.99),
+    }),
+  },
+  {
+    ...{ title: "In flight", write: String, whole: true, least: 4 },
+    lines: { running: "tone-0", waiting: "tone-bad", streams: "tone-1" },
+    values: ({ running, waiting, streams }) => ({ running, waiting, streams }),
+  },
 ];
 
 export class LiveSection {
   constructor(client) {
     this.client = client;
-    this.samples = [];
-    this.refresh = onceAFrame(() => this.draw(this.latest));
-    this.values = FIGURES.map(() => el("dd", {}, "–"));
-    const tiles = FIGURES.map(([name], at) => el("div", { class: "tile" }, el("dt", {}, name), this.values[at]));
-    this.rate = new LineChart({
-      title: "Requests per second",
-      lines: ["requests"],
-      whole: true,
-      write: (value) => String(Math.round(value * 10) / 10),
-    });
-    this.latency = new LineChart({ title: "Latency", lines: ["p50", "p90", "p99"], write: milliseconds });
-    this.methods = el("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Requests by method" });
-    this.sessions = el("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Connected sessions" });
-    this.mounts = el("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Mounted servers" });
-    const head = el("header", { class: "bar" }, el("h3", {}, "Mounted servers"));
-    this.mounted = region("Mounts", "pane", head, this.mounts);
-    this.trouble = el("div", { role: "status", hidden: true });
+    this.data = new LiveData();
+    this.refresh = onceAFrame(() => this.draw());
+    this.tiles = new Tiles();
+    this.charts = CHARTS.map((chart) => new Chart(chart));
+    this.failures = new FailureList();
+    this.tools = new ToolTable({ showFailures: (tool, count) => this.failures.showOf(tool, count), idle: this.advice() });
+    this.tables = {
+      mounts: table("Mounts", "Mounted servers"),
+      methods: table("Methods", "Requests by method"),
+      sessions: table("Sessions", "Connected sessions"),
+      tasks: table("Tasks", "Open tasks"),
+    };
     this.traffic = new MessagesView("Traffic", "Every message of this page will be here.");
-    this.element = el(
+    this.facts = el("p", { class: "muted facts-line" }, "Waiting for the first figures…");
+    this.trouble = el("p", { class: "trouble", role: "status" });
+    this.board = el(
       "div",
-      { class: "live", hidden: true },
-      el("h2", { class: "away" }, "Live"),
-      this.trouble,
-      el("dl", { class: "tiles", "aria-label": "Figures" }, tiles),
-      el("div", { class: "charts" }, this.rate.element, this.latency.element),
-      this.mounted,
-      el(
-        "div",
-        { class: "charts" },
-        region("Sessions", "pane", el("header", { class: "bar" }, el("h3", {}, "Connected sessions")), this.sessions),
-        region("Methods", "pane", el("header", { class: "bar" }, el("h3", {}, "Requests by method")), this.methods),
-      ),
-      this.traffic.element,
+      { class: "board" },
+      this.tiles.element,
+      el("div", { class: "charts" }, ...this.charts.map((chart) => chart.element)),
+      this.tools.element,
+      this.failures.element,
+      ...Object.values(this.tables).map(({ element }) => element),
     );
+    this.element = el("div", { class: "live", hidden: true }, this.head(), this.board, this.traffic.element);
     this.traffic.follow(client.traffic, client.traffic.records);
     document.addEventListener("visibilitychange", () => this.attend(this.seen));
+  }
+
+  head() {
+    const choices = Object.entries(RANGES).map(([seconds, name]) => {
+      const choose = () => ((this.chosen = Number(seconds)), this.refresh());
+      return el("label", {}, el("input", { type: "radio", name: "range", value: seconds, onchange: choose }), name);
+    });
+    this.ranges = el("fieldset", { class: "segments" }, el("legend", { class: "away" }, "Range"), choices);
+    const words = el("div", { class: "live-words" }, el("h2", {}, "Live"), this.facts, this.trouble);
+    return el("header", { class: "live-head" }, words, this.ranges);
+  }
+
+  advice() {
+    const open = button("Open the tools", () => (location.hash = "#tools"), { class: "small" });
+    return [el("p", {}, "Call one here, or connect a client to ", el("code", {}, this.client.url), "."), open];
   }
 
   /** Begin or stop to listen. */
@@ -81,9 +100,12 @@ export class LiveSection {
       try {
         const response = await fetch("api/live", { headers: { "X-Dovetail-Console": "1" }, cache: "no-store", signal });
         if (!response.ok) throw new Error(`${response.status} ${response.statusText}`);
-        for await (const event of eventsOf(response)) {
-          if (event.data) this.take(JSON.parse(event.data));
+        let isFirst = true;
+        for await (const { data } of eventsOf(response)) {
+          if (data) this.take(JSON.parse(data), isFirst);
+          isFirst = false;
         }
+        throw new Error("The server ended the stream");
       } catch (failure) {
         if (signal.aborted) return;
         this.complain(failure);
@@ -92,135 +114,72 @@ export class LiveSection {
     }
   }
 
-  complain(failure) {
-    fill(
-      this.trouble,
-      notice(
-        "No live figures at the moment.",
-        `${shortened(failure.message, 200)}. Is the server still running? Trying again…`,
-      ),
-    );
-    show(this.trouble, true);
+  /** The last figures stay, and look like old ones. */
+  complain({ message }) {
+    const since = this.data.end ? ` These figures are of ${clock(this.data.end * 1000)}.` : "";
+    this.trouble.textContent = `Disconnected: ${shortened(message, 200)}.${since} Trying again…`;
+    this.element.dataset.state = "stale";
   }
 
-  take(event) {
-    show(this.trouble, false);
-    const latency = isObject(event.latency) ? event.latency : {};
-    if (event.time - this.samples.at(-1)?.time < SAME_SECOND) this.samples.pop(); // the same sample, sent twice
-    this.samples.push({
-      time: event.time,
-      values: { requests: event.rate, p50: latency.p50, p90: latency.p90, p99: latency.p99 },
-    });
-    if (this.samples.length > KEPT) this.samples.shift();
+  take(event, isFirst) {
+    if (!isLiveEvent(event)) return;
+    this.element.dataset.state = "live";
+    this.trouble.textContent = "";
+    this.data.take(event, isFirst);
     this.latest = event;
     this.refresh();
   }
 
-  draw(event) {
-    FIGURES.forEach(([, write], at) => (this.values[at].textContent = write(event)));
-    this.rate.draw(this.samples);
-    this.latency.draw(this.samples);
-    const mounts = Array.isArray(event.mounts) ? event.mounts.filter(isObject) : [];
-    show(this.mounted, mounts.length > 0);
-    fill(this.mounts, drawMounts(mounts, event.mounts_total));
-    fill(this.methods, drawMethods(event.methods));
-    fill(this.sessions, drawSessions(Array.isArray(event.sessions) ? event.sessions : [], event.sessions_total));
+  get range() {
+    const fitting = Object.keys(RANGES).find((seconds) => Number(seconds) >= this.latest.uptime);
+    return this.chosen ?? Number(fitting ?? 3600);
+  }
+
+  draw() {
+    const { data, latest: event, range } = this;
+    if (!event) return;
+    for (const input of this.ranges.querySelectorAll("input")) input.checked = Number(input.value) === range;
+    const points = data.ended(range);
+    const now = data.now();
+    const samples = [...points, now];
+    this.facts.textContent = factsOf(event, now).join(" · ");
+    this.tiles.draw(samples, data);
+    const span = { end: data.end, range };
+    this.charts.forEach((chart, at) => this.drawChart(chart, CHARTS[at].values, samples, span));
+    this.tools.draw(data, range);
+    this.failures.draw(data.failures);
+    this.drawTables(event, range);
+  }
+
+  drawChart(chart, values, points, span) {
+    const samples = points.map((point) => ({ time: point.time, values: values(point, this.data) }));
+    show(chart.element, samples.some((sample) => Object.values(sample.values).some((value) => Number.isFinite(value))));
+    chart.draw({ samples, ...span, idle: points.length < 2 ? "A point is added every ten seconds." : "" });
+  }
+
+  drawTables(event, range) {
+    const { mounts, methods, sessions, tasks } = this.tables;
+    const mounted = Array.isArray(event.mounts) ? event.mounts.filter(isObject) : [];
+    show(mounts.element, mounted.length > 0);
+    fill(mounts.body, drawMounts(mounted, event.mounts_total, this.data, this.data.totals("mounts", range)));
+    fill(methods.body, drawMethods(event.methods));
+    fill(sessions.body, drawSessions(Array.isArray(event.sessions) ? event.sessions : [], event.sessions_total));
+    fill(tasks.body, drawTasks(event.tail.tasks));
   }
 }
 
-function drawMethods(methods) {
-  const rows = Object.entries(isObject(methods) ? methods : {}).sort((one, other) => other[1] - one[1]);
-  if (!rows.length) return el("p", { class: "muted idle" }, "No requests yet.");
-  const most = rows[0][1] || 1;
-  const body = rows.map(([name, count]) =>
-    el(
-      "tr",
-      {},
-      el("td", {}, el("code", {}, shortened(name, 80))),
-      el("td", { class: "meter-cell" }, drawMeter(name, count, most)),
-      el("td", { class: "numeric" }, number(count)),
-    ),
-  );
-  return table(["Method", "Share", "Requests"], body);
+function factsOf(event, { workers }) {
+  return [
+    `up ${seconds(event.uptime)}`,
+    workers > 1 && plural(workers, "worker"),
+    `state: ${shortened(event.state ?? "–", 40)}`,
+    plural(event.subscriptions, "subscription"),
+  ].filter(Boolean);
 }
 
-/** Not a `<meter>`: browsers place its bar as they like. */
-function drawMeter(name, count, most) {
-  const bar = el("div");
-  bar.style.width = `${(100 * count) / most}%`;
-  const words = { "aria-label": shortened(name, 80), "aria-valuemin": 0, "aria-valuemax": most, "aria-valuenow": count };
-  return el("div", { class: "meter", role: "meter", ...words }, bar);
+function table(name, title) {
+  const body = el("div", { class: "table", tabindex: "0", role: "group", "aria-label": title });
+  const head = el("header", { class: "bar" }, el("h3", {}, title));
+  return { body, element: region(name, `pane at-${name.toLowerCase()}`, head, body) };
 }
 
-function drawSessions(sessions, total) {
-  if (!sessions.length)
-    return el("p", { class: "muted idle" }, "No sessions. Clients of 2026-07-28 have none; older ones begin one.");
-  const rows = sessions.slice(0, SESSIONS_SHOWN).map((session) => {
-    const watched = Array.isArray(session.subscriptions) ? session.subscriptions : [];
-    const cells = [
-      el("code", {}, shortened(session.id, 20)),
-      shortened(session.client || "unknown", 60),
-      shortened(session.revision, 20),
-      clock(session.since * 1000),
-      seconds(session.idle),
-      watched.length ? el("span", { title: watched.slice(0, 20).join("\n") }, String(watched.length)) : "0",
-    ];
-    return el(
-      "tr",
-      {},
-      cells.map((cell) => el("td", {}, cell)),
-    );
-  });
-  const heads = ["Id", "Client", "Revision", "Since", "Idle", "Subscriptions"];
-  return [table(heads, rows), drawRest(total - sessions.length)];
-}
-
-function drawMounts(mounts, total) {
-  const rows = mounts.map((mount) => {
-    const backend = isObject(mount.backend) ? mount.backend : null;
-    const cells = [
-      shortened(mount.name, 60),
-      mount.namespace ? el("code", {}, shortened(mount.namespace, 60)) : "–",
-      backend ? `${mount.kind}: ${shortened(backend.target, 80)}` : shortened(mount.kind, 20),
-      drawState(backend),
-      shortened(backend?.revision ?? "–", 20),
-      milliseconds(backend?.latency),
-    ];
-    return el(
-      "tr",
-      {},
-      cells.map((cell) => el("td", {}, cell)),
-    );
-  });
-  const heads = ["Name", "Namespace", "Is", "State", "Revision", "Latency"];
-  return [table(heads, rows), drawRest(total - mounts.length)];
-}
-
-/** In words: a colour alone is not for all. */
-function drawState(backend) {
-  if (!backend) return "here";
-  if (!backend.problem) return shortened(backend.state, 20);
-  const words = `${backend.state}: ${backend.problem}`;
-  return el("span", { class: "error-text", title: shortened(words, 500) }, shortened(words, 120));
-}
-
-function drawRest(count) {
-  return count > 0 ? el("p", { class: "muted" }, `and ${number(count)} more`) : null;
-}
-
-function table(heads, rows) {
-  return el(
-    "table",
-    {},
-    el(
-      "thead",
-      {},
-      el(
-        "tr",
-        {},
-        heads.map((head) => el("th", { scope: "col", class: head === "Requests" ? "numeric" : null }, head)),
-      ),
-    ),
-    el("tbody", {}, rows),
-  );
-}

@@ -40,6 +40,15 @@ export class ResultView {
   }
 
   /** `kind`: tool, resource or prompt. */
+  present({ result, failure, ms }, kind) {
+    if (failure) return this.fail(failure, ms);
+    try {
+      this.show(result, { kind, ms });
+    } catch {
+      this.fail(new Error("The result came, but it can't be shown; the raw messages have it."), ms);
+    }
+  }
+
   show(result, { kind, ms }) {
     const failed = result.isError === true;
     this.setStatus(`${failed ? "The tool failed" : "Done"} · ${milliseconds(ms)}`, failed ? "bad" : "good");
@@ -50,6 +59,7 @@ export class ResultView {
   }
 
   fail(failure, ms) {
+    show(this.toggle, false); // it would show the result before
     const cancelled = failure.name === "AbortError";
     const code = cancelled ? null : (failure.code ?? failure.status);
     this.setStatus(

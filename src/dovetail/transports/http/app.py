@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dovetail import engine as lazy
 from dovetail.auth.principal import Principal
 from dovetail.engine.engine import Engine
 from dovetail.engine.server_requests import MAX_PENDING_REQUESTS
@@ -75,6 +76,8 @@ class HttpApp:
             metrics = lazy_http.metrics.MetricsEndpoint(engine, options, self._proxies)
             self._public_handlers[lazy_http.metrics.PATH] = metrics
             self._on_refusal = metrics.count_refusal
+        elif engine.metrics is not None:  # those of a console
+            lazy.metrics.watch(engine, options.workers)
         taken = {*self._public_handlers, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
         if options.path in taken:
             raise SetupError(f"path={options.path!r} is not possible: something else is served there; choose another")
@@ -354,7 +357,7 @@ class RunningApp:
                 with contextlib.suppress(StoreUnavailable):  # it will catch up later
                     await refresher.catch_up(self.state)
             self._endpoint.start()
-            if self._options.metrics and (metrics := self._engine.metrics) is not None:
+            if (metrics := self._engine.metrics) is not None:
                 self._gauges = lazy_http.metrics.AppGauges(
                     metrics, self._endpoint.sessions, self.in_flight, self.state, self.lease
                 )

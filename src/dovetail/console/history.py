@@ -1,0 +1,193 @@
+"""The last hour of a server for the console: a point every ten seconds, and the last calls that failed."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from operator import add, sub
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from msgspec import Raw
+
+from dovetail.engine import audit
+from dovetail.engine import metrics as families
+from dovetail.engine.dispatch import Layer
+from dovetail.engine.engine import Engine
+from dovetail.engine.metrics import BUCKETS, OTHER, Metrics, Values
+from dovetail.engine.request_context import RequestContext
+from dovetail.errors import ProtocolError, ToolError
+from dovetail.protocol import jsonrpc
+from dovetail.protocol.inbound import Request
+from dovetail.protocol.results import Result, ToolResult
+
+SPAN = 10.0  # seconds that a point is about
+SLACK = 0.5  # seconds that a tick may be early
+MAX_POINTS = 360
+MAX_NAMES = 50  # tools or mounts of a point: the busiest; the others are one row
+MAX_FAILURES = 100
+MAX_MESSAGE = 300  # characters
+LONG_LIVED = frozenset({"subscriptions/listen"})  # counted, but not slow
+ERRORS = frozenset({"tool_error", "error", "refused"})
+ALL = ""  # the row of all requests
+GAUGES = {  # of a point: the family, and the labels of the one that is shown
+    "sessions": (families.SESSIONS, ()),
+    "streams": (families.STREAMS, ()),
+    "workers": (families.WORKERS, ()),
+    "slots": (families.SLOTS, ("server",)),
+    "running": (families.SLOTS_IN_USE, ("server",)),
+    "waiting": (families.SLOTS_WAITING, ("server",)),
+}
+
+T = TypeVar("T")
+Row = list[float]  # requests, errors, and how many of them ended in each bucket of time
+EMPTY: Row = [0.0] * (len(BUCKETS) + 3)
+
+
+class Recent(Generic[T]):
+    """The last ones of many."""
+
+    def __init__(self, most: int) -> None:
+        self._items: deque[T] = deque(maxlen=most)
+        self.added = 0
+
+    def add(self, item: T) -> None:
+        self._items.append(item)
+        self.added += 1
+
+    def since(self, added: int) -> list[T]:
+        """Those that came after so many."""
+        return list(self._items)[max(0, len(self._items) - (self.added - added)) :]
+
+
+class Reading(NamedTuple):
+    clock: float
+    rows: dict[str, dict[str, Row]]  # of tools, mounts and the event loop, by their names
+
+
+class History:
+    """What the pages of a server show of the time before they were opened. The numbers are those of all workers."""
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self.points: Recent[Raw] = Recent(MAX_POINTS)
+        self.failures: Recent[dict[str, Any]] = Recent(MAX_FAILURES)
+        self.methods: dict[str, float] = {}  # requests since the start
+        self._metrics = metrics
+        self._clock = clock
+        self._before: Reading | None = None  # at the end of the last point
+        self._tail = Raw(b"null")
+        self._next_point = self._next_tail = 0.0
+        metrics.on_read(self.tick)
+
+    def tick(self) -> None:
+        """End a point, if it is time."""
+        if (now := self._clock()) < self._next_point - SLACK:
+            return
+        self._next_point = now + SPAN  # at once: a reading ticks too
+        is_first = self._before is None  # what a worker finds that replaces another one is from before
+        self._before = self._read()
+        if not is_first:
+            self.points.add(self._tail)
+        self._next_tail = now  # what is read by now has ended
+
+    def tail(self) -> Raw:
+        """The point that has not ended; read once a second, however many pages ask."""
+        if (now := self._clock()) >= self._next_tail:
+            self._next_tail = now + SLACK
+            self._read()
+        return self._tail
+
+    def _read(self) -> Reading:
+        values = self._metrics.read()
+        reading = Reading(self._clock(), rows_of(values))
+        self._tail = Raw(jsonrpc.encode(point_between(self._before or reading, reading, values)))
+        self.methods = {}
+        for labels, cells in values[families.OPERATIONS.name].items():
+            self.methods[labels[0]] = self.methods.get(labels[0], 0) + sum(cells[:-1])
+        return reading
+
+    def failures_layer(self, engine: Engine, inner: Layer) -> Layer:
+        """Record each request that fails, with what its client is shown."""
+
+        def record(request: Request, began: float, outcome: str, message: str) -> None:
+            self.failures.add({
+                "time": round(time.time(), 3),
+                "method": request.method,
+                "tool": families.tool_of(engine, request),
+                "outcome": outcome,
+                "message": jsonrpc.sendable(engine.redactor.text(message[: 4 * MAX_MESSAGE])[:MAX_MESSAGE]),
+                "duration": round((time.perf_counter() - began) * 1000, 3),
+                "id": jsonrpc.sendable(str(request.id)[:MAX_MESSAGE]),
+            })  # fmt: skip
+
+        async def layer(context: RequestContext) -> Result:
+            request, began = context.request, time.perf_counter()
+            try:
+                result = await inner(context)
+            except BaseException as failure:
+                outcome, _ = audit.failure_outcome(failure, request)
+                if outcome in ERRORS:
+                    is_shown = isinstance(failure, (ProtocolError, ToolError))
+                    record(request, began, outcome, str(failure) if is_shown else "Internal error")
+                raise
+            if type(result) is ToolResult and result.is_error:
+                record(request, began, "tool_error", "\n".join(_texts(result)))
+            return result
+
+        return layer
+
+
+def _texts(result: ToolResult) -> Iterator[str]:
+    return (text for each in result.content if isinstance(text := getattr(each, "text", None), str))
+
+
+def rows_of(values: Values) -> dict[str, dict[str, Row]]:
+    tools: dict[str, Row] = {ALL: EMPTY}
+    for (method, _, tool, outcome, _), cells in values[families.OPERATIONS.name].items():
+        row = _row(cells, outcome)
+        for key in {ALL, tool}:
+            tools[key] = _sum(tools.get(key, EMPTY), row[:2] + EMPTY[2:] if method in LONG_LIVED else row)
+    mounts: dict[str, Row] = {}
+    for (mount, outcome), cells in values[families.MOUNT_DURATION.name].items():
+        mounts[mount] = _sum(mounts.get(mount, EMPTY), _row(cells, outcome))
+    lag = values[families.LOOP_LAG.name].get((), EMPTY[1:])
+    return {"tools": tools, "mounts": mounts, "lag": {ALL: _row(lag, "ok")}}
+
+
+def _row(cells: list[float], outcome: str) -> Row:
+    calls = sum(cells[:-1])
+    return [calls, calls if outcome in ERRORS else 0.0, *cells[:-1]]
+
+
+def _sum(one: Row, other: Row) -> Row:
+    return [*map(add, one, other)]
+
+
+def point_between(before: Reading, after: Reading, values: Values) -> dict[str, Any]:
+    """What happened between two readings, with gauges as they are."""
+    rows = {
+        kind: {key: [*map(sub, row, before.rows[kind].get(key, EMPTY))] for key, row in each.items()}
+        for kind, each in after.rows.items()
+    }
+    everything = rows["tools"].pop(ALL)
+    return {
+        "time": round(time.time(), 3),
+        "seconds": round(after.clock - before.clock, 3),
+        "all": _sparse(everything),
+        "tools": {key: _sparse(row) for key, row in _busiest(rows["tools"]).items()},
+        "mounts": {key: _sparse(row) for key, row in _busiest(rows["mounts"]).items()},
+        "lag": _sparse(rows["lag"][ALL]),
+        "tasks": {labels[0]: cells[0] for labels, cells in values[families.TASKS.name].items()},
+        **{name: next(iter(values[family.name].get(labels, ())), None) for name, (family, labels) in GAUGES.items()},
+    }
+
+
+def _busiest(rows: dict[str, Row]) -> dict[str, Row]:
+    names = sorted((key for key, row in rows.items() if row[0]), key=lambda key: (key == OTHER, -rows[key][0]))
+    shown = {key: rows[key] for key in names[:MAX_NAMES]}
+    for key in names[MAX_NAMES:]:
+        shown[OTHER] = _sum(shown.get(OTHER, EMPTY), rows[key])
+    return shown
+
+
+def _sparse(row: Row) -> list[Any]:
+    """Requests, errors, and the buckets that are not empty, by their numbers."""
+    return [int(row[0]), int(row[1]), {index: int(count) for index, count in enumerate(row[2:]) if count}]
