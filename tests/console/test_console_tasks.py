@@ -47,6 +47,23 @@ def test_a_tool_that_can_be_a_task_is_one(tab: ConsolePage, sent: Sent) -> None:
     assert not sent.of("tasks/cancel")
 
 
+def test_a_poll_that_is_refused_for_a_moment_does_not_cancel_the_task(tab: ConsolePage, sent: Sent) -> None:
+    lost: list[str] = []
+
+    def lose_one_poll(route: Any) -> None:
+        if not lost and route.request.method == "POST" and '"tasks/get"' in route.request.post_data:
+            lost.append(route.request.post_data)
+            route.fulfill(status=429)
+        else:
+            route.continue_()
+
+    tab.page.route("**/mcp", lose_one_poll)
+    tab.call("render")
+    tab.sees(tab.result, "5 frames")
+    assert lost
+    assert not sent.of("tasks/cancel")
+
+
 def test_a_tool_that_runs_only_as_a_task(tab: ConsolePage, sent: Sent) -> None:
     tab.call("develop")
     tab.sees(tab.result, "the film is developed")

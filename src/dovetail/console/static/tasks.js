@@ -2,7 +2,7 @@
 // Its state brings questions and result since 2026-07-28; in 2025-11-25 they come as messages of the session.
 
 import { pause } from "./connection.js";
-import { CallError } from "./transport.js";
+import { CallError, isPassing } from "./transport.js";
 import { isObject } from "./format.js";
 
 export const TASKS = "io.modelcontextprotocol/tasks";
@@ -10,6 +10,7 @@ const DEFAULT_POLL_MS = 1000;
 const SHORTEST_POLL_MS = 10;
 const LONGEST_POLL_MS = 24 * 3600 * 1000; // that a timer of the browser can wait
 const MAX_QUESTIONS = 100; // of a task
+const MAX_TRIES = 5; // of a poll that fails in a way that may pass
 
 /** The result of the task; it is cancelled if the user leaves it, or can't answer. */
 export async function followTask(connection, created, call, kind = Task) {
@@ -39,12 +40,23 @@ class Task {
   }
 
   async result(created) {
-    for (let state = created; ; state = await this.request("tasks/get")) {
+    for (let state = created; ; state = await this.poll()) {
       this.call.onTask?.(state);
       this.hasEnded = state !== created && ["completed", "failed", "cancelled"].includes(state.status);
       if (this.hasEnded) return this.outcome(state);
       this.ask(state);
       await pause(pollMs(state.pollIntervalMs ?? state.pollInterval), this.signal);
+    }
+  }
+
+  async poll() {
+    for (let tries = 1; ; tries++) {
+      try {
+        return await this.request("tasks/get");
+      } catch (failure) {
+        if (tries === MAX_TRIES || !isPassing(failure)) throw failure;
+        await pause(DEFAULT_POLL_MS, this.signal);
+      }
     }
   }
 
