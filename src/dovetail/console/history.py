@@ -12,7 +12,7 @@ from dovetail.engine import audit
 from dovetail.engine import metrics as families
 from dovetail.engine.dispatch import Layer
 from dovetail.engine.engine import Engine
-from dovetail.engine.metrics import BUCKETS, OTHER, Metrics, Values
+from dovetail.engine.metrics import BUCKETS, Metrics, Values
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import ProtocolError, ToolError
 from dovetail.protocol import jsonrpc
@@ -22,7 +22,7 @@ from dovetail.protocol.results import Result, ToolResult
 SPAN = 10.0  # seconds that a point is about
 SLACK = 0.5  # seconds that a tick may be early
 MAX_POINTS = 360
-MAX_NAMES = 50  # tools or mounts of a point: the busiest; the others are one row
+MAX_NAMES = 50  # tools or mounts of a point: the busiest
 MAX_FAILURES = 100
 MAX_MESSAGE = 300  # characters
 LONG_LIVED = frozenset({"subscriptions/listen"})  # counted, but not slow
@@ -75,13 +75,13 @@ class History:
         self._before: Reading | None = None  # at the end of the last point
         self._tail = Raw(b"null")
         self._next_point = self._next_tail = 0.0
-        metrics.on_read(self.tick)
+        metrics.on_update.append(self.tick)
 
     def tick(self) -> None:
         """End a point, if it is time."""
         if (now := self._clock()) < self._next_point - SLACK:
             return
-        self._next_point = now + SPAN  # at once: a reading ticks too
+        self._next_point = now + SPAN
         is_first = self._before is None  # what a worker finds that replaces another one is from before
         self._before = self._read()
         if not is_first:
@@ -181,11 +181,8 @@ def point_between(before: Reading, after: Reading, values: Values) -> dict[str, 
 
 
 def _busiest(rows: dict[str, Row]) -> dict[str, Row]:
-    names = sorted((key for key, row in rows.items() if row[0]), key=lambda key: (key == OTHER, -rows[key][0]))
-    shown = {key: rows[key] for key in names[:MAX_NAMES]}
-    for key in names[MAX_NAMES:]:
-        shown[OTHER] = _sum(shown.get(OTHER, EMPTY), rows[key])
-    return shown
+    called = [(key, row) for key, row in rows.items() if row[0]]
+    return dict(sorted(called, key=lambda pair: -pair[1][0])[:MAX_NAMES])
 
 
 def _sparse(row: Row) -> list[Any]:

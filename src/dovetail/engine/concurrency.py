@@ -44,7 +44,6 @@ class Limit:
     """`async with limit:` holds one of `slots`; when they are taken, up to `queue` calls wait; the next is `busy`."""
 
     __slots__ = ("_busy", "_free", "_max_queue", "_queue", "_subject", "slots")
-    is_shared = False  # with other workers
 
     def __init__(self, slots: int, queue: int, *, subject: str, busy: Callable[[str], Busy] = ServerBusy) -> None:
         self.slots = slots
@@ -123,8 +122,6 @@ class Limit:
 
 class FleetLimit(Limit):
     """The `Limit` of one worker, whose calls also need a slot in the store: a key that is leased while they run."""
-
-    is_shared = True
 
     def __init__(
         self, state: "StateBackend", tool: str, slots: int, queue: int, timeout: float | None, timings: "LeaseTimings"

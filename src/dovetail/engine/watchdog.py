@@ -22,7 +22,7 @@ from dovetail import engine as lazy
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
-LOOKS = 2  # at the loop's thread, in the time that a function may hold it
+LOOKS = 4  # at the loop's thread, in the time that a function may hold it
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDERS = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 LIBRARIES = (OWN_FOLDER, "<frozen ", *FOLDERS)
@@ -33,8 +33,8 @@ log = logging.getLogger("dovetail")
 class Watchdog:
     """Watches the loop that runs now, until it is stopped or the loop has ended.
 
-    A look that finds the same call of a function as the last one, while the sign of life is still missing, says that it
-    holds the loop. So no function is blamed for many others that ran before it in the same turn of the loop.
+    Two looks that find the same call of a function, while the sign of life is still missing, say that it holds the
+    loop. So no function is blamed for many others that ran before it in the same turn of the loop.
     """
 
     def __init__(self, engine: "Engine") -> None:
@@ -42,7 +42,7 @@ class Watchdog:
         self._timings = engine.watchdog_timings
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._asked = self._answered = 0  # numbers of signs; the loop writes the second
+        self._is_silent = False  # a sign of life is missing
         self._asked_at = 0.0
         self._seen: FrameType | None = None  # the call that the last look has found, until the next one
         self._holder: str | None = None  # the tool that holds the loop; empty if it is another function
@@ -54,48 +54,36 @@ class Watchdog:
         self._stopped.set()
 
     def _run(self) -> None:
-        pause = self._timings.blocked / LOOKS
-        woken, used = time.monotonic(), time.process_time()
+        pause, before = self._timings.blocked / LOOKS, time.monotonic()
         while not self._stopped.wait(pause) and self._loop.is_running():
-            elapsed, computed = time.monotonic() - woken, time.process_time() - used
-            woken, used = woken + elapsed, used + computed
-            if elapsed > 1.5 * pause and computed < (elapsed - pause) / 10:
-                self._asked_at = woken  # stopped, or asleep with the machine: the loop was so too
-                continue
-            # By code that computes for so long without releasing the interpreter's lock, which this thread needs too.
-            was_locked_out = min(elapsed, computed) >= self._timings.blocked
-            is_silent = self._answered != self._asked
-            if not (is_silent or self._ask(elapsed if was_locked_out else 0.0)):
-                return
-            if (is_silent or was_locked_out) and self._holder is None:
-                self._look(time.monotonic() - self._asked_at, is_certain=was_locked_out)
+            now = time.monotonic()
+            overslept, before = now - before > 2 * pause, now
+            if not self._is_silent:
+                self._asked_at, self._seen, self._holder, self._is_silent = now, None, None, True
+                try:
+                    self._loop.call_soon_threadsafe(self._give_sign)
+                except RuntimeError:
+                    return  # the loop is closed
+            elif overslept:  # and the loop perhaps too
+                self._asked_at, self._seen = now, None
+            elif self._holder is None:
+                self._look(now - self._asked_at)
 
-    def _ask(self, waited: float) -> bool:
-        """Ask for a sign, which has been impossible for some seconds; False if the loop is closed."""
-        self._asked, self._asked_at = self._asked + 1, time.monotonic() - waited
-        self._seen = self._holder = None
-        try:
-            self._loop.call_soon_threadsafe(self._give_sign, self._asked)
-        except RuntimeError:
-            return False
-        return True
-
-    def _give_sign(self, number: int) -> None:
+    def _give_sign(self) -> None:
         """On the loop, which alone records metrics."""
-        self._loop_thread, holder = threading.get_ident(), self._holder
-        self._answered = number
+        holder, self._is_silent = self._holder, False
         if holder is not None and (metrics := self._engine.metrics) is not None:
             metrics.add(lazy.metrics.BLOCKED_LOOPS, holder or lazy.metrics.OTHER)
 
-    def _look(self, held_for: float, *, is_certain: bool) -> None:
+    def _look(self, held_for: float) -> None:
         seen, self._seen = self._seen, None
         tools = _tools_by_code(self._engine)
         own = _own_frames(sys._current_frames().get(self._loop_thread), tools)
         if not own:
             return  # it waits, or this library or its host is busy
         self._seen = own[-1]
-        if held_for < self._timings.blocked or not (is_certain or self._seen is seen):
-            return
+        if self._seen is not seen or held_for < self._timings.blocked * (LOOKS - 1) / LOOKS:
+            return  # from its start to the first sign that was asked for, up to one pause has passed
         self._seen = None
         called = [name for each in own if (name := tools.get(each.f_code))]
         self._holder = called[-1] if called else ""  # a tool may call the function of another one
@@ -162,15 +150,6 @@ def _tools_by_code(engine: "Engine") -> dict[CodeType, str]:
 
 
 def _code_of(function: Callable[..., Any]) -> CodeType | None:
-    while isinstance(function, partial):
-        function = function.func
-    function = inspect.unwrap(function)
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    return code if isinstance(code, CodeType) else None
-
-
-def count_stuck(engine: "Engine", label: str) -> None:
-    """Count a thread that does not come back from the function of this label."""
-    if (metrics := engine.root.metrics) is not None:
-        kind, _, name = label.partition(" ")
-        metrics.add(lazy.metrics.STUCK_CALLS, name if kind == "tool" else lazy.metrics.OTHER)
+    function = inspect.unwrap(function.func if isinstance(function, partial) else function)
+    code: CodeType | None = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return code

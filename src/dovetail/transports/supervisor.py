@@ -86,6 +86,8 @@ class Supervisor:
         self._end_timeout = end_timeout
         self._restarts = restarts
         self._metrics = metrics  # each worker writes to the slab of its number
+        if metrics is not None:
+            metrics.share(count)
         self._numbers: dict[int, int] = {}  # of workers, by pid, from 1 on
         self._workers: dict[int, float] = {}  # by pid: when each of them has started, or NOT_STARTED
         self._failures = 0  # in a row: workers that ended too soon, and forks that failed
