@@ -126,19 +126,15 @@ async def test_an_async_tool_that_holds_the_loop_is_named_with_its_line(reported
         assert line_of(Reported.until_reported, "self._event.wait") + "Reported.until_reported" in line
 
 
-async def test_other_functions_of_the_author_are_shown_by_their_line(reported: Reported) -> None:
+async def test_tools_that_share_one_function_are_shown_by_their_line(reported: Reported) -> None:
     server = watched()
-
-    @server.resource("held://it")
-    async def held() -> str:
-        await hold(reported)
-        return "held"
-
+    for name in ("one", "other"):
+        server.add_tool(lambda: reported.until_reported(), name=name, thread=False)
     async with Client(server) as client:
-        await client.read_resource("held://it")
+        await client.call_tool("one")
         await until(lambda: bool(counted(server)))
     (line,) = reported.lines
-    assert line.startswith("a function holds the event loop")
+    assert line.startswith("a tool holds the event loop")
     assert counted(server) == {"_OTHER": 1.0}
 
 

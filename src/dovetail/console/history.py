@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from operator import add, sub
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Raw
 
@@ -40,6 +40,8 @@ GAUGES = {  # of a point: the family, and the labels of the one that is shown
 T = TypeVar("T")
 Row = list[float]  # requests, errors, and how many of them ended in each bucket of time
 EMPTY: Row = [0.0] * (len(BUCKETS) + 3)
+Rows = dict[str, dict[str, Row]]  # of tools, mounts and the event loop, by their names
+Reading = tuple[float, Rows]  # when it was read
 
 
 class Recent(Generic[T]):
@@ -56,11 +58,6 @@ class Recent(Generic[T]):
     def since(self, added: int) -> list[T]:
         """Those that came after so many."""
         return list(self._items)[max(0, len(self._items) - (self.added - added)) :]
-
-
-class Reading(NamedTuple):
-    clock: float
-    rows: dict[str, dict[str, Row]]  # of tools, mounts and the event loop, by their names
 
 
 class History:
@@ -97,7 +94,7 @@ class History:
 
     def _read(self) -> Reading:
         values = self._metrics.read()
-        reading = Reading(self._clock(), rows_of(values))
+        reading = self._clock(), rows_of(values)
         self._tail = Raw(jsonrpc.encode(point_between(self._before or reading, reading, values)))
         self.methods = {}
         for labels, cells in values[families.OPERATIONS.name].items():
@@ -139,7 +136,7 @@ def _texts(result: ToolResult) -> Iterator[str]:
     return (text for each in result.content if isinstance(text := getattr(each, "text", None), str))
 
 
-def rows_of(values: Values) -> dict[str, dict[str, Row]]:
+def rows_of(values: Values) -> Rows:
     tools: dict[str, Row] = {ALL: EMPTY}
     for (method, _, tool, outcome, _), cells in values[families.OPERATIONS.name].items():
         row = _row(cells, outcome)
@@ -164,13 +161,13 @@ def _sum(one: Row, other: Row) -> Row:
 def point_between(before: Reading, after: Reading, values: Values) -> dict[str, Any]:
     """What happened between two readings, with gauges as they are."""
     rows = {
-        kind: {key: [*map(sub, row, before.rows[kind].get(key, EMPTY))] for key, row in each.items()}
-        for kind, each in after.rows.items()
+        kind: {key: [*map(sub, row, before[1][kind].get(key, EMPTY))] for key, row in each.items()}
+        for kind, each in after[1].items()
     }
     everything = rows["tools"].pop(ALL)
     return {
         "time": round(time.time(), 3),
-        "seconds": round(after.clock - before.clock, 3),
+        "seconds": round(after[0] - before[0], 3),
         "all": _sparse(everything),
         "tools": {key: _sparse(row) for key, row in _busiest(rows["tools"]).items()},
         "mounts": {key: _sparse(row) for key, row in _busiest(rows["mounts"]).items()},

@@ -351,12 +351,6 @@ class CallLimits:
             known = self._by_tool[tool.name] = (tool, ToolLimits(self._slots(tool), rates))
         return known[1]
 
-    def of_tools(self) -> Iterator[tuple[str, Limit]]:
-        """The limits of tools that were called, with their names."""
-        for name, (_, limits) in tuple(self._by_tool.items()):
-            if limits.slots is not None:
-                yield name, limits.slots
-
     def _limiter(self, subject: str, rates: "tuple[Rate, ...]") -> "RateLimiter | None":
         return lazy.rate_limits.RateLimiter(self._path + subject, rates, self._state) if rates else None
 

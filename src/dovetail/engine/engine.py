@@ -81,8 +81,8 @@ class WatchdogTimings(msgspec.Struct, frozen=True):
     """Seconds."""
 
     begin_after: float = 1.0  # so that a server starts without the watchdog
-    blocked: float = 0.5  # from which on a function holds the event loop for too long
-    repeat: float = 60.0  # between two lines of the log about the same function
+    blocked: float = 0.5  # from which on a tool holds the event loop for too long
+    repeat: float = 60.0  # between two lines of the log about the same tool
 
 
 class Engine:

@@ -18,7 +18,7 @@ from msgspec import Raw
 
 from dovetail import errors
 from dovetail.engine import audit
-from dovetail.engine.concurrency import FleetLimit, Limit
+from dovetail.engine.concurrency import Limit
 from dovetail.engine.request_context import RequestContext
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import Result, ToolResult
@@ -115,25 +115,25 @@ class Slab:
         self._position = HEADER
 
     def read(self) -> dict[Key, Cells]:
-        """All series. Each begins with the length of its key in bytes and the number of its cells."""
+        """All series. Each begins with the length of its key in bytes."""
         cells, used = self.cells, int(self.cells[0])
         while self._position < used:
-            size, count = int(cells[self._position]), int(cells[self._position + 1])
-            first = self._position + 2 + -(-size // 8)
-            name, *labels = cells[self._position + 2 : first].tobytes()[:size].decode().split("\n")
-            self.series[(name, *labels)] = cells[first : first + count]
-            self._position = first + count
+            size = int(cells[self._position])
+            first = self._position + 1 + -(-size // 8)
+            name, *labels = cells[self._position + 1 : first].tobytes()[:size].decode().split("\n")
+            self._position = first + FAMILIES[name].cells
+            self.series[(name, *labels)] = cells[first : self._position]
         return self.series
 
     def add(self, key: Key) -> "Cells | None":
         """Add a series; None if there is no room. Its length is counted last: others read no half of it."""
         text = "\n".join(key).encode()
         cells, begin, count, width = self.cells, self._position, FAMILIES[key[0]].cells, -(-len(text) // 8)
-        first = begin + 2 + width
+        first = begin + 1 + width
         if first + count > len(cells):
             return None
-        cells[begin], cells[begin + 1] = len(text), count
-        cells[begin + 2 : first] = _doubles(text.ljust(8 * width, b"\0"))
+        cells[begin] = len(text)
+        cells[begin + 1 : first] = _doubles(text.ljust(8 * width, b"\0"))
         cells[0] = self._position = first + count
         found = self.series[key] = cells[first : first + count]
         return found
@@ -144,13 +144,11 @@ class Metrics:
 
     def __init__(self) -> None:
         self.on_update: list[Callable[[], None]] = []  # they set the gauges of this worker
-        self.workers = 1
         self._slabs = [Slab(bytearray(SLAB_BYTES))]
         self.take_slab(0)
 
     def share(self, workers: int) -> None:
         """Begin anew, with slabs for so many workers, which will be forked; the first one is the parent's."""
-        self.workers = workers
         self._slabs = [Slab(mmap.mmap(-1, SLAB_BYTES)) for _ in range(workers + 1)]
         self.take_slab(0)
 
@@ -355,8 +353,7 @@ def set_gauges(engine: "Engine", metrics: Metrics) -> None:
     """Set the gauges of a server and of what is mounted."""
     engines = [*_with_mounted(engine)]
     for name, limit in [pair for each in engines for pair in _limits(each)]:
-        is_shared = isinstance(limit, FleetLimit)  # by all workers, each of which has its part
-        metrics.set(SLOTS, name, value=limit.slots / (metrics.workers if is_shared else 1))
+        metrics.set(SLOTS, name, value=limit.slots)
         metrics.set(SLOTS_IN_USE, name, value=limit.running)
         metrics.set(SLOTS_WAITING, name, value=limit.waiting)
     if tasks := [each.tasks for each in engines if each.tasks is not None]:
@@ -375,5 +372,3 @@ def _limits(engine: "Engine") -> Iterator[tuple[str, Limit]]:
     yield "server" if engine.mount is None else f"mount {_place(engine)}", engine.limit
     if engine.tasks is not None:
         yield f"tasks {_place(engine)}".rstrip(), engine.tasks.limit
-    for name, limit in engine.call_limits.of_tools():
-        yield f"tool {tool_label(engine, name)}", limit

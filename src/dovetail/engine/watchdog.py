@@ -1,4 +1,4 @@
-"""The watchdog: names functions that hold the event loop, and says at which line a thread stands.
+"""The watchdog: names tools that hold the event loop, and says at which line a thread stands.
 
 A daemon thread asks the loop for a sign of life a few times a second. Calls know nothing of it, and no exit waits for
 it. Of the loop's thread it reads which code is on the stack, and no variables.
@@ -33,8 +33,8 @@ log = logging.getLogger("dovetail")
 class Watchdog:
     """Watches the loop that runs now, until it is stopped or the loop has ended.
 
-    Two looks that find the same call of a function, while the sign of life is still missing, say that it holds the
-    loop. So no function is blamed for many others that ran before it in the same turn of the loop.
+    Two looks that find the same call of a tool, while the sign of life is still missing, say that it holds the loop. So
+    no tool is blamed for many others that ran before it in the same turn of the loop.
     """
 
     def __init__(self, engine: "Engine") -> None:
@@ -45,7 +45,7 @@ class Watchdog:
         self._is_silent = False  # a sign of life is missing
         self._asked_at = 0.0
         self._seen: FrameType | None = None  # the call that the last look has found, until the next one
-        self._holder: str | None = None  # the tool that holds the loop; empty if it is another function
+        self._holder: str | None = None  # the tool that holds the loop; empty if several share its function
         self._reported: dict[str, float] = {}
         self._stopped = threading.Event()
         threading.Thread(target=self._run, name="dovetail-watchdog", daemon=True).start()
@@ -77,21 +77,21 @@ class Watchdog:
 
     def _look(self, held_for: float) -> None:
         seen, self._seen = self._seen, None
+        frames = list(_frames(self._loop_thread))
         tools = _tools_by_code(self._engine)
-        own = _own_frames(sys._current_frames().get(self._loop_thread), tools)
-        if not own:
-            return  # it waits, or this library or its host is busy
-        self._seen = own[-1]
+        of_tools = [number for number, each in enumerate(frames) if each.f_code in tools]
+        if not of_tools:
+            return
+        outermost = of_tools[-1]  # a tool may call the function of another one
+        self._seen = frames[outermost]
         if self._seen is not seen or held_for < self._timings.blocked * (LOOKS - 1) / LOOKS:
             return  # from its start to the first sign that was asked for, up to one pause has passed
-        self._seen = None
-        called = [name for each in own if (name := tools.get(each.f_code))]
-        self._holder = called[-1] if called else ""  # a tool may call the function of another one
-        subject, place = f"tool {self._holder}" if self._holder else "a function", _place(own[0])
-        if is_due(self._reported, self._holder or place, self._timings.repeat):
+        self._holder = name = tools[self._seen.f_code]
+        if is_due(self._reported, name, self._timings.repeat):
             words = "%s holds the event loop, and all other calls wait: for %.1f s so far, at %s; %s"
+            subject, place = f"tool {name}" if name else "a tool", _place(frames[: outermost + 1])
             advice = "make it a plain def, or await asyncio.to_thread(…)"
-            log.warning(words, subject, held_for, place, advice, extra={"dovetail": {"tool": self._holder or None}})
+            log.warning(words, subject, held_for, place, advice, extra={"dovetail": {"tool": name or None}})
 
 
 def is_due(reported: dict[str, float], name: str, interval: float) -> bool:
@@ -107,37 +107,21 @@ def is_due(reported: dict[str, float], name: str, interval: float) -> bool:
 
 def place_of_thread(ident: int | None) -> str:
     """The line of the author's code at which a thread stands."""
-    frames = list(_frames(sys._current_frames().get(ident or 0)))
-    own = [each for each in frames if not _is_library(each.f_code)]
-    return _place((own or frames)[0]) if frames else "an unknown line"
+    frames = list(_frames(ident))
+    return _place(frames) if frames else "an unknown line"
 
 
-def _place(frame: FrameType) -> str:
-    code = frame.f_code
-    return f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
-
-
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames of a stack, the innermost first."""
+def _frames(ident: int | None) -> Iterator[FrameType]:
+    """The frames of a thread's stack, the innermost first."""
+    frame = sys._current_frames().get(ident or 0)
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
-def _own_frames(innermost: FrameType | None, tools: dict[CodeType, str]) -> list[FrameType]:
-    """The author's frames that this library has called, the innermost first; none of the program that runs it."""
-    own: list[FrameType] = []
-    for frame in _frames(innermost):
-        code = frame.f_code
-        if code in tools or not _is_library(code):
-            own.append(frame)
-        elif own and code.co_filename.startswith(OWN_FOLDER):
-            return own
-    return []
-
-
-def _is_library(code: CodeType) -> bool:
-    return code.co_filename.startswith(LIBRARIES)
+def _place(frames: list[FrameType]) -> str:
+    frame = next((each for each in frames if not each.f_code.co_filename.startswith(LIBRARIES)), frames[0])
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
 
 
 def _tools_by_code(engine: "Engine") -> dict[CodeType, str]:

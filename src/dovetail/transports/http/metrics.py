@@ -123,5 +123,3 @@ class AppGauges:
     def close(self) -> None:
         self._ticking.cancel()
         self._metrics.on_update.remove(self._set)
-        for family in (names.WORKERS, names.SESSIONS, names.STREAMS):
-            self._metrics.set(family, value=0)
