@@ -386,7 +386,6 @@ async def test_what_is_mounted_is_timed_and_named_as_at_the_root(serve: Serve) -
     assert samples["dovetail_mount_duration_seconds_count"] == {("sub", "ok"): 1, ("sub", "tool_error"): 1}
     assert calls(samples)[MODERN, "sub_x", "ok"] == 1
     assert samples["dovetail_refused_calls_total"] == {("sub_x", "rate_limit"): 1}
-    assert ("mount sub",) in samples["dovetail_slots"]
 
 
 async def test_the_cache_of_results(serve: Serve) -> None:

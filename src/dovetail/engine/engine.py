@@ -82,7 +82,6 @@ class WatchdogTimings(msgspec.Struct, frozen=True):
 
     begin_after: float = 1.0  # so that a server starts without the watchdog
     blocked: float = 0.5  # from which on a tool holds the event loop for too long
-    repeat: float = 60.0  # between two lines of the log about the same tool
 
 
 class Engine:
@@ -127,7 +126,7 @@ class Engine:
         has_own_middleware = options.rate_limit or self.audit is not None or self.search is not None
         self.tasks: Tasks | None = None  # from the first tool with `task=` on
         self.observers: dict[str, Callable[[Engine, Layer], Layer]] = {}  # by kind: layers around tasks
-        self._metrics: Metrics | None = None  # of the process group
+        self.metrics: Metrics | None = None  # of the process group
         self.telemetry: Telemetry | None = None  # its own, or that of the server it is mounted in
         self.chain: Layer | None = compile_chain(self, ()) if has_own_middleware else None
         self.unconditional_methods: frozenset[str] = frozenset()  # need no check of capabilities; none until known
@@ -403,7 +402,6 @@ class Engine:
 
     lease: WorkerLease | None = _of_root("_lease")
     store_generation: str = _of_root("_store_generation")
-    metrics: "Metrics | None" = _of_root("_metrics")
 
     def worker_lease(self) -> WorkerLease:
         """The lease of this worker, made if the transport has none."""
@@ -509,7 +507,7 @@ class Engine:
         """Have a watchdog report what holds the event loop, from a little later on."""
         with ExitStack() as stack:
             begin_after, loop = self.watchdog_timings.begin_after, asyncio.get_running_loop()
-            timer = loop.call_later(begin_after, lambda: stack.callback(lazy.watchdog.Watchdog(self).stop))
+            timer = loop.call_later(begin_after, lambda: stack.callback(lazy.watchdog.Watchdog(self).stopped.set))
             stack.callback(timer.cancel)
             yield
 

@@ -11,14 +11,13 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator
 from inspect import iscoroutinefunction
 from operator import add
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Raw
 
 from dovetail import errors
 from dovetail.engine import audit
-from dovetail.engine.concurrency import Limit
 from dovetail.engine.request_context import RequestContext
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import Result, ToolResult
@@ -35,8 +34,9 @@ Key = tuple[str, ...]  # the name of a family, and its labels
 Values = dict[str, dict[tuple[str, ...], list[float]]]  # by family, then by labels: its cells, summed over the workers
 
 SLAB_BYTES = 8 * 1024 * 1024  # of address space: memory is taken as it is used
-HEADER = 2  # cells of a slab before its series: how many cells are used; whether its worker lives
+HEADER = 1  # cell of a slab before its series: how many cells are used
 MAX_LABEL = 200  # characters
+FAILURES = frozenset({"tool_error", "error", "refused"})  # of the outcomes
 OTHER = "_OTHER"  # the label for names that are not the server's own
 ERROR_TYPES = {None: ""} | {code: str(code) for name, code in vars(errors).items() if name.isupper() and code < 0}
 # Seconds: those of the conventions, and three shorter ones, because most tools of a fast server end sooner.
@@ -144,6 +144,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.on_update: list[Callable[[], None]] = []  # they set the gauges of this worker
+        self.on_failure: Callable[[Engine, Failure], None] | None = None
         self._slabs = [Slab(bytearray(SLAB_BYTES))]
         self.take_slab(0)
 
@@ -156,16 +157,15 @@ class Metrics:
         """Write to this slab from now on: in a worker to that of its number, from 1 on."""
         self._slab = self._slabs[number]
         self.series = self._slab.read()  # by the name of the family and its labels
-        for key, cells in self.series.items():
-            if FAMILIES[key[0]].kind == "gauge":
-                cells[0] = 0.0
         self._unrecorded = self.cells(UNRECORDED)
         self.add(RESTARTS, by=0)  # a counter that begins with 1 has not risen, for Prometheus
-        self._slab.cells[1] = 1.0
 
     def release_slab(self, number: int) -> None:
-        """Its worker has ended: its counters stay, its gauges count no more."""
-        self._slabs[number].cells[1] = 0.0
+        """Its worker has ended, and is replaced: its counters stay, its gauges are zero."""
+        self.add(RESTARTS)
+        for key, cells in self._slabs[number].read().items():
+            if FAMILIES[key[0]].kind == "gauge":
+                cells[0] = 0.0
 
     # ── recording ──
 
@@ -202,9 +202,8 @@ class Metrics:
         values: Values = {name: {} for name in FAMILIES}
         for slab in self._slabs:
             for (name, *labels), cells in slab.read().items():
-                if slab.cells[1] or FAMILIES[name].kind != "gauge":
-                    series, key = values[name], tuple(labels)
-                    series[key] = [*map(add, series[key], cells)] if key in series else [*cells]
+                series, key = values[name], tuple(labels)
+                series[key] = [*map(add, series[key], cells)] if key in series else [*cells]
         return values
 
 
@@ -225,38 +224,52 @@ def tool_of(engine: "Engine", request: Request) -> str:
     return name if is_known else OTHER
 
 
+class Failure(NamedTuple):
+    """A request that has failed, for the console."""
+
+    request: Request
+    tool: str  # as in the labels
+    outcome: str
+    seconds: float
+    answer: Result | BaseException
+
+
 def measured(engine: "Engine", inner: "Layer") -> "Layer":
     """A layer that counts and times each request."""
     metrics, clock, family = watch(engine), time.perf_counter, OPERATIONS.name
 
-    def record(request: Request, began: float, outcome: str, code: int | None = None) -> None:
+    def record(request: Request, began: float, answer: Any, outcome: str, code: int | None = None) -> None:
         seconds, tool = clock() - began, tool_of(engine, request)
         error = outcome if outcome == "tool_error" else ERROR_TYPES.get(code, OTHER)  # of an author's own codes
         key = (family, request.method, request.revision.name, tool, outcome, error)
         cells = metrics.series.get(key) or metrics.cells(OPERATIONS, *key[1:])
         cells[bisect_left(BUCKETS, seconds)] += 1
         cells[-1] += seconds
+        if metrics.on_failure is not None and outcome in FAILURES:
+            metrics.on_failure(engine, Failure(request, tool, outcome, seconds, answer))
 
     async def layer(context: RequestContext) -> Result:
         request, began = context.request, clock()
         try:
             result = await inner(context)
         except BaseException as failure:
-            record(request, began, *audit.failure_outcome(failure, request))
+            record(request, began, failure, *audit.failure_outcome(failure, request))
             raise
         is_plain = type(result) is ToolResult and not result.is_error
-        record(request, began, "ok" if is_plain else audit.result_outcome(result))
+        record(request, began, result, "ok" if is_plain else audit.result_outcome(result))
         return result
 
     return layer
 
 
 def watch(engine: "Engine") -> Metrics:
-    """The metrics of a server; recorded from now on."""
-    if engine.metrics is None:
-        engine.metrics = Metrics()
+    """The metrics of a server; recorded from now on, also by what is mounted."""
+    if (metrics := engine.metrics) is None:
+        metrics = engine.metrics = Metrics()
         engine.observe("metrics", measured)
-    return engine.metrics
+    for each in _with_mounted(engine):
+        each.metrics = metrics
+    return metrics
 
 
 async def forwarded(metrics: Metrics, mount: "Mount", request: Request, answer: Awaitable[Result]) -> Result:
@@ -270,12 +283,8 @@ async def forwarded(metrics: Metrics, mount: "Mount", request: Request, answer: 
         outcome, _ = audit.failure_outcome(failure, request)
         raise
     finally:
-        metrics.observe(MOUNT_DURATION, _place(mount.child), outcome, seconds=time.perf_counter() - began)
-
-
-def _place(engine: "Engine") -> str:
-    """A mounted server, as it is named at the root."""
-    return "" if engine.mount is None else engine.mount.whole_prefix[:-1] or engine.info.name
+        name = mount.whole_prefix[:-1] or mount.child.info.name
+        metrics.observe(MOUNT_DURATION, name, outcome, seconds=time.perf_counter() - began)
 
 
 def tool_label(engine: "Engine", name: str) -> str:
@@ -351,12 +360,12 @@ def _timed(metrics: Metrics, name: str, call: Callable[..., Awaitable[Any]]) -> 
 
 def set_gauges(engine: "Engine", metrics: Metrics) -> None:
     """Set the gauges of a server and of what is mounted."""
-    engines = [*_with_mounted(engine)]
-    for name, limit in [pair for each in engines for pair in _limits(each)]:
+    limits = {"server": engine.limit} | ({} if engine.tasks is None else {"tasks": engine.tasks.limit})
+    for name, limit in limits.items():
         metrics.set(SLOTS, name, value=limit.slots)
         metrics.set(SLOTS_IN_USE, name, value=limit.running)
         metrics.set(SLOTS_WAITING, name, value=limit.waiting)
-    if tasks := [each.tasks for each in engines if each.tasks is not None]:
+    if tasks := [each.tasks for each in _with_mounted(engine) if each.tasks is not None]:
         asking = [bool(run.questions) for each in tasks for run in tuple(each.runs.values()) if run.is_detached]
         metrics.set(TASKS, "input_required", value=sum(asking))
         metrics.set(TASKS, "working", value=len(asking) - sum(asking))
@@ -366,9 +375,3 @@ def _with_mounted(engine: "Engine") -> "Iterator[Engine]":
     yield engine
     for child in engine.mounted_engines():
         yield from _with_mounted(child)
-
-
-def _limits(engine: "Engine") -> Iterator[tuple[str, Limit]]:
-    yield "server" if engine.mount is None else f"mount {_place(engine)}", engine.limit
-    if engine.tasks is not None:
-        yield f"tasks {_place(engine)}".rstrip(), engine.tasks.limit

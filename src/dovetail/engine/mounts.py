@@ -308,6 +308,8 @@ class Mounts:
                 tools.on_change(mount.sync)
             else:
                 child.mount = mount
+                if self.engine.metrics is not None:
+                    lazy.metrics.watch(self.engine)
         if child is not None and child.refresher is not None:
             self.engine.open_refresher()
         self.engine.forget_capabilities()

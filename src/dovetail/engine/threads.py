@@ -29,8 +29,6 @@ T = TypeVar("T")
 # These mean something to the loop or to the interpreter: in a thread they only mean that the function failed.
 CONTROL_EXCEPTIONS = (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
 
-LOG_INTERVAL = 60.0  # seconds between two lines about stuck threads of one label
-
 logger = logging.getLogger("dovetail.threads")
 
 
@@ -313,7 +311,7 @@ class ThreadPool:
                 return
             of = f"{len(self._stuck)} of at most {self._max_stuck} stuck threads"
             place = lazy.watchdog.place_of_thread(job.thread.ident)  # before it can do another job
-            job.reported = lazy.watchdog.is_due(self._logged, job.label, LOG_INTERVAL)
+            job.reported = lazy.watchdog.is_due(self._logged, job.label)
         self.on_stuck(job.label)
         if job.reported:
             text = "%s is stuck: its call has ended, but its thread %s still runs, at %s (%s)"

@@ -12,10 +12,9 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dovetail import engine as lazy
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
 LOOKS = 4  # at the loop's thread, in the time that a function may hold it
+LOG_INTERVAL = 60.0  # seconds between two lines about the same tool
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDERS = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 LIBRARIES = (OWN_FOLDER, "<frozen ", *FOLDERS)
@@ -39,7 +39,7 @@ class Watchdog:
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
-        self._timings = engine.watchdog_timings
+        self._blocked = engine.watchdog_timings.blocked
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._is_silent = False  # a sign of life is missing
@@ -47,15 +47,12 @@ class Watchdog:
         self._seen: FrameType | None = None  # the call that the last look has found, until the next one
         self._holder: str | None = None  # the tool that holds the loop; empty if several share its function
         self._reported: dict[str, float] = {}
-        self._stopped = threading.Event()
+        self.stopped = threading.Event()
         threading.Thread(target=self._run, name="dovetail-watchdog", daemon=True).start()
 
-    def stop(self) -> None:
-        self._stopped.set()
-
     def _run(self) -> None:
-        pause, before = self._timings.blocked / LOOKS, time.monotonic()
-        while not self._stopped.wait(pause) and self._loop.is_running():
+        pause, before = self._blocked / LOOKS, time.monotonic()
+        while not self.stopped.wait(pause) and self._loop.is_running():
             now = time.monotonic()
             overslept, before = now - before > 2 * pause, now
             if not self._is_silent:
@@ -84,20 +81,20 @@ class Watchdog:
             return
         outermost = of_tools[-1]  # a tool may call the function of another one
         self._seen = frames[outermost]
-        if self._seen is not seen or held_for < self._timings.blocked * (LOOKS - 1) / LOOKS:
+        if self._seen is not seen or held_for < self._blocked * (LOOKS - 1) / LOOKS:
             return  # from its start to the first sign that was asked for, up to one pause has passed
         self._holder = name = tools[self._seen.f_code]
-        if is_due(self._reported, name, self._timings.repeat):
+        if is_due(self._reported, name):
             words = "%s holds the event loop, and all other calls wait: for %.1f s so far, at %s; %s"
             subject, place = f"tool {name}" if name else "a tool", _place(frames[: outermost + 1])
             advice = "make it a plain def, or await asyncio.to_thread(…)"
             log.warning(words, subject, held_for, place, advice, extra={"dovetail": {"tool": name or None}})
 
 
-def is_due(reported: dict[str, float], name: str, interval: float) -> bool:
-    """Whether a line about `name` may be logged: once in an interval, in seconds."""
+def is_due(reported: dict[str, float], name: str) -> bool:
+    """Whether a line about `name` may be logged."""
     now = time.monotonic()
-    for old in [each for each, at in reported.items() if now - at >= interval]:
+    for old in [each for each, at in reported.items() if now - at >= LOG_INTERVAL]:
         del reported[old]
     return reported.setdefault(name, now) == now
 
@@ -125,15 +122,11 @@ def _place(frames: list[FrameType]) -> str:
 
 
 def _tools_by_code(engine: "Engine") -> dict[CodeType, str]:
-    """The tools whose function is known by its code; the name is empty where several share one."""
+    """The tools by the code of their functions; the name is empty where several share one."""
     names: dict[CodeType, str] = {}
     for tool in engine.tools.registered.items:
-        if (code := _code_of(tool.handler)) is not None:
+        function = inspect.unwrap(getattr(tool.handler, "func", tool.handler))  # of a partial
+        code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+        if code is not None:
             names[code] = "" if code in names else tool.name
     return names
-
-
-def _code_of(function: Callable[..., Any]) -> CodeType | None:
-    function = inspect.unwrap(function.func if isinstance(function, partial) else function)
-    code: CodeType | None = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    return code
