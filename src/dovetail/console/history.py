@@ -11,9 +11,10 @@ from msgspec import Raw
 from dovetail.engine import audit
 from dovetail.engine import metrics as families
 from dovetail.engine.engine import Engine
-from dovetail.engine.metrics import BUCKETS, FAILURES, Failure, Metrics, Values
+from dovetail.engine.metrics import BUCKETS, FAILURES, Metrics, Values
 from dovetail.errors import ProtocolError, ToolError
 from dovetail.protocol import jsonrpc
+from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import ToolResult
 
 SPAN = 10.0  # seconds that a point is about
@@ -87,18 +88,19 @@ class History:
             self.methods[labels[0]] = self.methods.get(labels[0], 0) + sum(cells[:-1])
         return reading
 
-    def _add_failure(self, engine: Engine, failed: Failure) -> None:
-        """With what its client is shown."""
-        request, answer = failed.request, failed.answer
+    def _add_failure(
+        self, engine: Engine, request: Request, tool: str, outcome: str, seconds: float, answer: Any
+    ) -> None:
+        """With what its client is shown: `answer` is a result or an exception."""
         is_shown = isinstance(answer, (ToolResult, ProtocolError, ToolError))
         message = "\n".join(_texts(answer)) if isinstance(answer, ToolResult) else str(answer)
         self._add(self.failures, {
             "time": round(time.time(), 3),
             "method": request.method,
-            "tool": failed.tool,
-            "outcome": failed.outcome,
+            "tool": tool,
+            "outcome": outcome,
             "message": audit.redacted_label(message, engine.redactor, MAX_MESSAGE) if is_shown else "Internal error",
-            "duration": round(failed.seconds * 1000, 3),
+            "duration": round(seconds * 1000, 3),
             "id": audit.redacted_label(str(request.id), engine.redactor),
         })  # fmt: skip
 

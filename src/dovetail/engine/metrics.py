@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator
 from inspect import iscoroutinefunction
 from operator import add
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -64,14 +64,8 @@ OPERATIONS = Family(
 )  # fmt: skip
 SESSIONS = Family("dovetail_sessions", "gauge", "Open HTTP sessions, by the workers that opened them.")
 STREAMS = Family("dovetail_streams", "gauge", "Open streams: GET, HTTP+SSE, subscriptions/listen.")
-REFUSALS = Family(
-    "dovetail_refused_calls_total", "counter",
-    "Calls that a limit refused: rate_limit (without a tool: the server's), busy.", (TOOL, "reason"),
-)  # fmt: skip
-QUEUE_TIME = Family(
-    "dovetail_queue_duration_seconds", "histogram", "Time until calls had their slots; those that get them at once "
-    "count only where the tool has limits of its own.", (TOOL,),
-)  # fmt: skip
+REFUSALS = Family("dovetail_refused_calls_total", "counter", "Calls that a limit refused.", (TOOL, "reason"))
+QUEUE_TIME = Family("dovetail_queue_duration_seconds", "histogram", "Time until calls had their slots.", (TOOL,))
 SLOTS = Family("dovetail_slots", "gauge", "Calls that may run at once, by limit.", ("limit",))
 SLOTS_IN_USE = Family("dovetail_slots_in_use", "gauge", "Calls that hold a slot, by limit.", ("limit",))
 SLOTS_WAITING = Family("dovetail_slots_waiting", "gauge", "Calls that wait for a slot, by limit.", ("limit",))
@@ -144,7 +138,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.on_update: list[Callable[[], None]] = []  # they set the gauges of this worker
-        self.on_failure: Callable[[Engine, Failure], None] | None = None
+        self.on_failure: Callable[[Engine, Request, str, str, float, Any], None] | None = None  # for the console
         self._slabs = [Slab(bytearray(SLAB_BYTES))]
         self.take_slab(0)
 
@@ -224,16 +218,6 @@ def tool_of(engine: "Engine", request: Request) -> str:
     return name if is_known else OTHER
 
 
-class Failure(NamedTuple):
-    """A request that has failed, for the console."""
-
-    request: Request
-    tool: str  # as in the labels
-    outcome: str
-    seconds: float
-    answer: Result | BaseException
-
-
 def measured(engine: "Engine", inner: "Layer") -> "Layer":
     """A layer that counts and times each request."""
     metrics, clock, family = watch(engine), time.perf_counter, OPERATIONS.name
@@ -246,7 +230,7 @@ def measured(engine: "Engine", inner: "Layer") -> "Layer":
         cells[bisect_left(BUCKETS, seconds)] += 1
         cells[-1] += seconds
         if metrics.on_failure is not None and outcome in FAILURES:
-            metrics.on_failure(engine, Failure(request, tool, outcome, seconds, answer))
+            metrics.on_failure(engine, request, tool, outcome, seconds, answer)
 
     async def layer(context: RequestContext) -> Result:
         request, began = context.request, clock()

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 LOOKS = 4  # at the loop's thread, in the time that a function may hold it
 LOG_INTERVAL = 60.0  # seconds between two lines about the same tool
-OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDERS = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-LIBRARIES = (OWN_FOLDER, "<frozen ", *FOLDERS)
+LIBRARIES = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "<frozen ", *FOLDERS)
 
 log = logging.getLogger("dovetail")
 
@@ -104,8 +103,7 @@ def is_due(reported: dict[str, float], name: str) -> bool:
 
 def place_of_thread(ident: int | None) -> str:
     """The line of the author's code at which a thread stands."""
-    frames = list(_frames(ident))
-    return _place(frames) if frames else "an unknown line"
+    return _place(list(_frames(ident)))
 
 
 def _frames(ident: int | None) -> Iterator[FrameType]:
