@@ -4,6 +4,7 @@ import asyncio
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -373,6 +374,27 @@ async def test_tasks_by_status(serve: Serve) -> None:
     await wire.ask("tasks/cancel", {"taskId": second["taskId"], "_meta": meta})
     samples = await metrics_of(app)
     assert samples["dovetail_tasks_ended_total"] == {("cancelled",): 2}
+
+
+async def test_threads_that_do_not_come_back_from_tasks_and_mounted_servers(serve: Serve) -> None:
+    server, child, go, entered = Server("above", version="1.0.0"), Server("below"), threading.Event(), threading.Event()
+
+    def keep() -> None:
+        entered.set()
+        go.wait(20)
+
+    server.add_tool(keep, task=True)
+    child.add_tool(keep, timeout=0.01)
+    server.mount(child, namespace="sub")
+    app = await serve(server, metrics=True)
+    wire, meta = HttpWire(app), {CAPABILITIES_KEY: DECLARED}
+    task = await wire.ask("tools/call", {"name": "keep", "arguments": {}, "_meta": meta})
+    await until(entered.is_set)
+    await wire.ask("tasks/cancel", {"taskId": task["taskId"], "_meta": meta})
+    await wire.call("sub_keep")
+    stuck = {("keep",): 1, ("sub_keep",): 1}
+    await until_they_say(app, lambda samples: samples.get("dovetail_stuck_calls_total") == stuck)
+    go.set()
 
 
 async def test_what_is_mounted_is_timed_and_named_as_at_the_root(serve: Serve) -> None:
