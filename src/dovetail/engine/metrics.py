@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
     from dovetail.engine.mounts import Mount
 
-Kind = Literal["counter", "gauge", "histogram"]
 Cells: TypeAlias = "memoryview[float]"
 Key = tuple[str, ...]  # the name of a family, and its labels
 Values = dict[str, dict[tuple[str, ...], list[float]]]  # by family, then by labels: its cells, summed over the workers
@@ -47,7 +46,7 @@ class Family(msgspec.Struct, frozen=True):
     """One metric with all its series. The names of OpenTelemetry's conventions are spelled as Prometheus has them."""
 
     name: str
-    kind: Kind
+    kind: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
 
