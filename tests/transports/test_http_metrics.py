@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import test_servers
 
-from dovetail import Context, Elicit, InputRequired, Proxy, Server, SetupError, ToolError
+from dovetail import Context, Elicit, InputRequired, Server, SetupError, ToolError
 from dovetail.engine.workers import LeaseTimings
 from dovetail.state.sqlite import SqliteState
 from dovetail.transports.http.options import HttpOptions
@@ -227,25 +227,6 @@ async def test_histograms_add_up_and_promtool_finds_nothing_wrong(serve: Serve) 
     assert (checked.returncode, checked.stderr.decode()) == (0, "")
 
 
-async def test_requests_that_http_refuses_are_counted_by_status(serve: Serve) -> None:
-    app = await serve(metrics=True, max_body_bytes=1000)
-    wire = HttpWire(app)
-    for method, path, headers in (
-        ("GET", "/nowhere", {}),
-        ("POST", "/mcp", {"host": "evil.example"}),
-        ("PUT", "/mcp", {}),
-        ("POST", "/mcp", {"content-type": "text/plain"}),
-    ):
-        await wire.raw(method, b"{}", headers, path=path).done()
-    await wire.raw("POST", b" " * 2000).done()
-    wire.session_id = "unknown"
-    wire.version = "2025-11-25"
-    await wire.post("ping")
-    seen = (await metrics_of(app))["dovetail_http_refusals_total"]
-    assert seen == {(status,): count for status, count in
-                    (("404", 2.0), ("403", 1.0), ("405", 1.0), ("415", 1.0), ("413", 1.0))}  # fmt: skip
-
-
 async def test_limits_say_who_waits_and_who_is_refused(serve: Serve) -> None:
     server, go, entered = Server("limited", version="1.0.0", max_queue=1, rate_limit="5/day"), asyncio.Event(), []
 
@@ -262,9 +243,6 @@ async def test_limits_say_who_waits_and_who_is_refused(serve: Serve) -> None:
     await until(lambda: bool(entered))
     await wire.call("one")  # there is room for one to wait
     samples = await metrics_of(app)
-    assert samples["dovetail_slots"]["tool one",] == 1
-    assert samples["dovetail_slots_in_use"]["tool one",] == 1
-    assert samples["dovetail_slots_waiting"]["tool one",] == 1
     assert samples["dovetail_slots_in_use"]["server",] == 1
     go.set()
     await asyncio.gather(*(each.done() for each in running))
@@ -278,16 +256,6 @@ async def test_limits_say_who_waits_and_who_is_refused(serve: Serve) -> None:
     }
     assert samples["dovetail_queue_duration_seconds_count"] == {("one",): 2, ("rare",): 1}
     assert samples["dovetail_slots_in_use"]["server",] == 0
-
-
-async def test_threads_that_do_not_come_back(serve: Serve) -> None:
-    server, go = Server("threads", version="1.0.0"), threading.Event()
-    server.add_tool(lambda: str(go.wait(20)), name="hang", timeout=0.02)
-    app = await serve(server, metrics=True)
-    await HttpWire(app).call("hang")
-    assert (await metrics_of(app))["dovetail_threads_stuck"] == {(): 1}
-    go.set()
-    await until_they_say(app, lambda samples: samples["dovetail_threads_stuck"] == {(): 0})
 
 
 async def test_a_process_that_another_server_forks_counts_for_itself() -> None:
@@ -317,20 +285,11 @@ async def test_sessions_and_streams_while_they_last(serve: Serve, stage: Measure
     samples = await metrics_of(app)
     assert samples["dovetail_sessions"] == {(): 3}
     assert samples["dovetail_streams"] == {(): 1}
-    call = wires[1].start_call("warn", {"times": 1})
-    await call.message()
-    await call.cut()
-    rest = wires[1].get(call.events[0].id)
-    stage.go.set()
-    while "result" not in await rest.message():
-        pass
     for wire in wires:
         await wire.delete()
     await stream.done()
     samples = await metrics_of(app)
     assert (samples["dovetail_sessions"], samples["dovetail_streams"]) == ({(): 0}, {(): 0})
-    assert samples["mcp_server_session_duration_seconds_count"] == {(): 3}
-    assert samples["dovetail_resumed_streams_total"] == {(): 1}
 
 
 def asking_server(*, is_traced: bool = False) -> Server:
@@ -359,9 +318,9 @@ async def test_questions_that_wait_for_their_answers(serve: Serve) -> None:
     await wire.call("sure", {"timeout": 0.01})
     samples = await metrics_of(app)
     assert samples["dovetail_questions_total"] == {
-        ("elicitation/create", "asked"): 2,
-        ("elicitation/create", "answered"): 1,
-        ("elicitation/create", "timed_out"): 1,
+        ("asked",): 2,
+        ("answered",): 1,
+        ("timed_out",): 1,
     }
     assert "dovetail_replays_total" not in samples
 
@@ -382,7 +341,7 @@ async def play_rounds(serve: Serve, is_traced: bool) -> None:
         params = {"name": tool, "arguments": arguments, "_meta": meta}
         asked = await wire.ask("tools/call", params)
         await asyncio.sleep(pause)
-        given = input_responses(asked, lambda _: True)
+        given = {**input_responses(asked, lambda _: True), "never-asked": {"action": "accept"}}
         return (
             await wire.post("tools/call", {**params, "requestState": asked["requestState"], "inputResponses": given})
         ).answer
@@ -392,10 +351,9 @@ async def play_rounds(serve: Serve, is_traced: bool) -> None:
     assert "error" in await play("sure", {"timeout": 0.001}, 0.01)
     samples = await metrics_of(app)
     assert samples["dovetail_questions_total"] == {
-        ("elicitation/create", "asked"): 3,
-        ("elicitation/create", "answered"): 1,
-        ("elicitation/create", "timed_out"): 1,
-        ("_OTHER", "answered"): 1,  # under the author's own key
+        ("asked",): 2,  # an InputRequired of the author is none of ours
+        ("answered",): 1,
+        ("timed_out",): 1,
     }
     assert samples["dovetail_replays_total"] == {("tools/call",): 2}
 
@@ -418,6 +376,27 @@ async def test_tasks_by_status(serve: Serve) -> None:
     assert samples["dovetail_tasks_ended_total"] == {("cancelled",): 2}
 
 
+async def test_threads_that_do_not_come_back_from_tasks_and_mounted_servers(serve: Serve) -> None:
+    server, child, go, entered = Server("above", version="1.0.0"), Server("below"), threading.Event(), threading.Event()
+
+    def keep() -> None:
+        entered.set()
+        go.wait(20)
+
+    server.add_tool(keep, task=True)
+    child.add_tool(keep, timeout=0.01)
+    server.mount(child, namespace="sub")
+    app = await serve(server, metrics=True)
+    wire, meta = HttpWire(app), {CAPABILITIES_KEY: DECLARED}
+    task = await wire.ask("tools/call", {"name": "keep", "arguments": {}, "_meta": meta})
+    await until(entered.is_set)
+    await wire.ask("tasks/cancel", {"taskId": task["taskId"], "_meta": meta})
+    await wire.call("sub_keep")
+    stuck = {("keep",): 1, ("sub_keep",): 1}
+    await until_they_say(app, lambda samples: samples.get("dovetail_stuck_calls_total") == stuck)
+    go.set()
+
+
 async def test_what_is_mounted_is_timed_and_named_as_at_the_root(serve: Serve) -> None:
     server, child = Server("above", version="1.0.0"), Server("below", version="1.0.0")
     child.add_tool(lambda: "x", name="x", rate_limit="1/day")
@@ -429,17 +408,6 @@ async def test_what_is_mounted_is_timed_and_named_as_at_the_root(serve: Serve) -
     assert samples["dovetail_mount_duration_seconds_count"] == {("sub", "ok"): 1, ("sub", "tool_error"): 1}
     assert calls(samples)[MODERN, "sub_x", "ok"] == 1
     assert samples["dovetail_refused_calls_total"] == {("sub_x", "rate_limit"): 1}
-    assert ("mount sub",) in samples["dovetail_slots"]
-
-
-async def test_a_backend_that_can_not_be_reached(serve: Serve) -> None:
-    server = Server("gateway", version="1.0.0")
-    server.mount(Proxy("http://127.0.0.1:1/mcp", name="far"), namespace="far")
-    app = await serve(server, metrics=True)
-    assert (await metrics_of(app))["dovetail_mount_workers"] == {("far", "not_connected"): 1}
-    await HttpWire(app).call("far_x")
-    states = (await metrics_of(app))["dovetail_mount_workers"]
-    assert {labels: one for labels, one in states.items() if one} == {("far", "unreachable"): 1}
 
 
 async def test_the_cache_of_results(serve: Serve) -> None:
@@ -461,7 +429,6 @@ async def test_a_shared_store_is_timed(serve: Serve, tmp_path: Path) -> None:
     samples = await metrics_of(app)
     seen = samples["dovetail_state_store_duration_seconds_count"]
     assert {operation for operation, outcome in seen if outcome == "ok"} >= {"get", "put", "claim"}
-    await until_they_say(app, lambda samples: samples["dovetail_state_store_down"] == {(): 0})
     await app.drain(1)
     await state.close()
 
@@ -470,12 +437,10 @@ async def test_a_store_that_does_not_answer(serve: Serve) -> None:
     server, state = Server("stored", version="1.0.0"), RemoteState()
     server.engine.lease_timings = LeaseTimings(lease=1.0, renew_every=0.005)
     app = await serve(server, metrics=True, state=state)
-    await until_they_say(app, lambda samples: samples["dovetail_state_store_down"] == {(): 0})
     wire = await HttpWire.session(app)
     state.break_down()
     assert (await wire.post("ping")).status == 503
-    samples = await until_they_say(app, lambda samples: samples["dovetail_state_store_down"] == {(): 1})
-    outcomes = {outcome for _, outcome in samples["dovetail_state_store_duration_seconds_count"]}
+    outcomes = {outcome for _, outcome in (await metrics_of(app))["dovetail_state_store_duration_seconds_count"]}
     assert outcomes == {"ok", "unavailable"}
     state.error = None
 
@@ -484,7 +449,6 @@ async def test_the_loop_and_the_process(serve: Serve) -> None:
     app = await serve(Server("facts", version="2.1"), metrics=True)
     samples = await metrics_of(app)
     ((labels, one),) = samples["dovetail_build_info"].items()
-    assert (labels[2:], one) == (("facts", "2.1"), 1)
+    assert (labels[1:], one) == (("facts", "2.1"), 1)
     assert samples["dovetail_workers"] == {(): 1}
-    assert samples["dovetail_worker_restarts_total"] == {(): 0}
     await until_they_say(app, lambda samples: "dovetail_event_loop_lag_seconds_count" in samples)

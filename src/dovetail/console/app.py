@@ -104,7 +104,6 @@ class Console:
         self._target = target
         self._assets = load_assets()
         history = History(watch(server.engine))
-        server.engine.observe("console", history.failures_layer)
         self._live = LiveMetrics(server.engine, history, HEADERS)
 
     def routes(self) -> dict[str, App]:

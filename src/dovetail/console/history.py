@@ -4,29 +4,26 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from operator import add, sub
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any
 
 from msgspec import Raw
 
 from dovetail.engine import audit
 from dovetail.engine import metrics as families
-from dovetail.engine.dispatch import Layer
 from dovetail.engine.engine import Engine
-from dovetail.engine.metrics import BUCKETS, OTHER, Metrics, Values
-from dovetail.engine.request_context import RequestContext
+from dovetail.engine.metrics import BUCKETS, FAILURES, Metrics, Values
 from dovetail.errors import ProtocolError, ToolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
-from dovetail.protocol.results import Result, ToolResult
+from dovetail.protocol.results import ToolResult
 
 SPAN = 10.0  # seconds that a point is about
 SLACK = 0.5  # seconds that a tick may be early
 MAX_POINTS = 360
-MAX_NAMES = 50  # tools or mounts of a point: the busiest; the others are one row
+MAX_NAMES = 50  # tools or mounts of a point: the busiest
 MAX_FAILURES = 100
 MAX_MESSAGE = 300  # characters
 LONG_LIVED = frozenset({"subscriptions/listen"})  # counted, but not slow
-ERRORS = frozenset({"tool_error", "error", "refused"})
 ALL = ""  # the row of all requests
 GAUGES = {  # of a point: the family, and the labels of the one that is shown
     "sessions": (families.SESSIONS, ()),
@@ -37,56 +34,43 @@ GAUGES = {  # of a point: the family, and the labels of the one that is shown
     "waiting": (families.SLOTS_WAITING, ("server",)),
 }
 
-T = TypeVar("T")
 Row = list[float]  # requests, errors, and how many of them ended in each bucket of time
 EMPTY: Row = [0.0] * (len(BUCKETS) + 3)
-
-
-class Recent(Generic[T]):
-    """The last ones of many."""
-
-    def __init__(self, most: int) -> None:
-        self._items: deque[T] = deque(maxlen=most)
-        self.added = 0
-
-    def add(self, item: T) -> None:
-        self._items.append(item)
-        self.added += 1
-
-    def since(self, added: int) -> list[T]:
-        """Those that came after so many."""
-        return list(self._items)[max(0, len(self._items) - (self.added - added)) :]
-
-
-class Reading(NamedTuple):
-    clock: float
-    rows: dict[str, dict[str, Row]]  # of tools, mounts and the event loop, by their names
+Rows = dict[str, dict[str, Row]]  # of tools, mounts and the event loop, by their names
+Reading = tuple[float, Rows]  # when it was read
+Numbered = deque[tuple[int, Any]]
 
 
 class History:
     """What the pages of a server show of the time before they were opened. The numbers are those of all workers."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
-        self.points: Recent[Raw] = Recent(MAX_POINTS)
-        self.failures: Recent[dict[str, Any]] = Recent(MAX_FAILURES)
+        self.points: Numbered = deque(maxlen=MAX_POINTS)
+        self.failures: Numbered = deque(maxlen=MAX_FAILURES)
+        self.last = 0  # number of a point or a failure
         self.methods: dict[str, float] = {}  # requests since the start
         self._metrics = metrics
         self._clock = clock
         self._before: Reading | None = None  # at the end of the last point
         self._tail = Raw(b"null")
         self._next_point = self._next_tail = 0.0
-        metrics.on_read(self.tick)
+        metrics.on_update.append(self.tick)
+        metrics.on_failure = self._add_failure
 
     def tick(self) -> None:
         """End a point, if it is time."""
         if (now := self._clock()) < self._next_point - SLACK:
             return
-        self._next_point = now + SPAN  # at once: a reading ticks too
+        self._next_point = now + SPAN
         is_first = self._before is None  # what a worker finds that replaces another one is from before
         self._before = self._read()
         if not is_first:
-            self.points.add(self._tail)
+            self._add(self.points, self._tail)
         self._next_tail = now  # what is read by now has ended
+
+    def _add(self, items: Numbered, item: Any) -> None:
+        self.last += 1
+        items.append((self.last, item))
 
     def tail(self) -> Raw:
         """The point that has not ended; read once a second, however many pages ask."""
@@ -97,49 +81,40 @@ class History:
 
     def _read(self) -> Reading:
         values = self._metrics.read()
-        reading = Reading(self._clock(), rows_of(values))
+        reading = self._clock(), rows_of(values)
         self._tail = Raw(jsonrpc.encode(point_between(self._before or reading, reading, values)))
         self.methods = {}
         for labels, cells in values[families.OPERATIONS.name].items():
             self.methods[labels[0]] = self.methods.get(labels[0], 0) + sum(cells[:-1])
         return reading
 
-    def failures_layer(self, engine: Engine, inner: Layer) -> Layer:
-        """Record each request that fails, with what its client is shown."""
+    def _add_failure(
+        self, engine: Engine, request: Request, tool: str, outcome: str, seconds: float, answer: Any
+    ) -> None:
+        """With what its client is shown: `answer` is a result or an exception."""
+        is_shown = isinstance(answer, (ToolResult, ProtocolError, ToolError))
+        message = "\n".join(_texts(answer)) if isinstance(answer, ToolResult) else str(answer)
+        self._add(self.failures, {
+            "time": round(time.time(), 3),
+            "method": request.method,
+            "tool": tool,
+            "outcome": outcome,
+            "message": audit.redacted_label(message, engine.redactor, MAX_MESSAGE) if is_shown else "Internal error",
+            "duration": round(seconds * 1000, 3),
+            "id": audit.redacted_label(str(request.id), engine.redactor),
+        })  # fmt: skip
 
-        def record(request: Request, began: float, outcome: str, message: str) -> None:
-            self.failures.add({
-                "time": round(time.time(), 3),
-                "method": request.method,
-                "tool": families.tool_of(engine, request),
-                "outcome": outcome,
-                "message": jsonrpc.sendable(engine.redactor.text(message[: 4 * MAX_MESSAGE])[:MAX_MESSAGE]),
-                "duration": round((time.perf_counter() - began) * 1000, 3),
-                "id": jsonrpc.sendable(str(request.id)[:MAX_MESSAGE]),
-            })  # fmt: skip
 
-        async def layer(context: RequestContext) -> Result:
-            request, began = context.request, time.perf_counter()
-            try:
-                result = await inner(context)
-            except BaseException as failure:
-                outcome, _ = audit.failure_outcome(failure, request)
-                if outcome in ERRORS:
-                    is_shown = isinstance(failure, (ProtocolError, ToolError))
-                    record(request, began, outcome, str(failure) if is_shown else "Internal error")
-                raise
-            if type(result) is ToolResult and result.is_error:
-                record(request, began, "tool_error", "\n".join(_texts(result)))
-            return result
-
-        return layer
+def since(items: Numbered, number: int) -> list[Any]:
+    """The points or failures after that one."""
+    return [item for at, item in items if at > number]
 
 
 def _texts(result: ToolResult) -> Iterator[str]:
     return (text for each in result.content if isinstance(text := getattr(each, "text", None), str))
 
 
-def rows_of(values: Values) -> dict[str, dict[str, Row]]:
+def rows_of(values: Values) -> Rows:
     tools: dict[str, Row] = {ALL: EMPTY}
     for (method, _, tool, outcome, _), cells in values[families.OPERATIONS.name].items():
         row = _row(cells, outcome)
@@ -154,7 +129,7 @@ def rows_of(values: Values) -> dict[str, dict[str, Row]]:
 
 def _row(cells: list[float], outcome: str) -> Row:
     calls = sum(cells[:-1])
-    return [calls, calls if outcome in ERRORS else 0.0, *cells[:-1]]
+    return [calls, calls if outcome in FAILURES else 0.0, *cells[:-1]]
 
 
 def _sum(one: Row, other: Row) -> Row:
@@ -164,13 +139,13 @@ def _sum(one: Row, other: Row) -> Row:
 def point_between(before: Reading, after: Reading, values: Values) -> dict[str, Any]:
     """What happened between two readings, with gauges as they are."""
     rows = {
-        kind: {key: [*map(sub, row, before.rows[kind].get(key, EMPTY))] for key, row in each.items()}
-        for kind, each in after.rows.items()
+        kind: {key: [*map(sub, row, before[1][kind].get(key, EMPTY))] for key, row in each.items()}
+        for kind, each in after[1].items()
     }
     everything = rows["tools"].pop(ALL)
     return {
         "time": round(time.time(), 3),
-        "seconds": round(after.clock - before.clock, 3),
+        "seconds": round(after[0] - before[0], 3),
         "all": _sparse(everything),
         "tools": {key: _sparse(row) for key, row in _busiest(rows["tools"]).items()},
         "mounts": {key: _sparse(row) for key, row in _busiest(rows["mounts"]).items()},
@@ -181,11 +156,8 @@ def point_between(before: Reading, after: Reading, values: Values) -> dict[str, 
 
 
 def _busiest(rows: dict[str, Row]) -> dict[str, Row]:
-    names = sorted((key for key, row in rows.items() if row[0]), key=lambda key: (key == OTHER, -rows[key][0]))
-    shown = {key: rows[key] for key in names[:MAX_NAMES]}
-    for key in names[MAX_NAMES:]:
-        shown[OTHER] = _sum(shown.get(OTHER, EMPTY), rows[key])
-    return shown
+    called = [(key, row) for key, row in rows.items() if row[0]]
+    return dict(sorted(called, key=lambda pair: -pair[1][0])[:MAX_NAMES])
 
 
 def _sparse(row: Row) -> list[Any]:

@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from dovetail.console.history import History
+from dovetail.console.history import History, since
 from dovetail.engine.engine import Engine
 from dovetail.engine.metrics import BUCKETS
 from dovetail.errors import Busy
@@ -54,10 +54,10 @@ class LiveMetrics:
         disconnect.add_done_callback(lambda _: closed.set())
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
-            points = failures = 0  # that the viewer has
+            last = 0  # that the viewer has
             while not closed.is_set():
-                event = encode_event(jsonrpc.encode(await self._event(overview, points, failures)))
-                points, failures = self._history.points.added, self._history.failures.added
+                event = encode_event(jsonrpc.encode(await self._event(overview, last)))
+                last = self._history.last
                 await send({"type": "http.response.body", "body": event, "more_body": True})
                 with suppress(TimeoutError):
                     await asyncio.wait_for(closed.wait(), 1.0 + TICK_DELAY - time.monotonic() % 1.0)
@@ -65,7 +65,7 @@ class LiveMetrics:
         finally:
             disconnect.cancel()
 
-    async def _event(self, overview: AppStatus, points: int, failures: int) -> dict[str, Any]:
+    async def _event(self, overview: AppStatus, last: int) -> dict[str, Any]:
         """The first one has the history, the others what is new."""
         try:
             total, seen = await overview.sessions(MAX_SESSIONS)
@@ -75,9 +75,9 @@ class LiveMetrics:
         return {
             "time": round(time.time(), 3),
             "uptime": round(time.monotonic() - self._began, 3),
-            "tail": self._history.tail(),  # first: it may end a point
-            "points": self._history.points.since(points),
-            "failures": self._history.failures.since(failures),
+            "tail": self._history.tail(),
+            "points": since(self._history.points, last),
+            "failures": since(self._history.failures, last),
             "methods": self._history.methods,
             "buckets": BUCKETS,
             "streams": overview.streams,

@@ -44,7 +44,6 @@ class Limit:
     """`async with limit:` holds one of `slots`; when they are taken, up to `queue` calls wait; the next is `busy`."""
 
     __slots__ = ("_busy", "_free", "_max_queue", "_queue", "_subject", "slots")
-    is_shared = False  # with other workers
 
     def __init__(self, slots: int, queue: int, *, subject: str, busy: Callable[[str], Busy] = ServerBusy) -> None:
         self.slots = slots
@@ -123,8 +122,6 @@ class Limit:
 
 class FleetLimit(Limit):
     """The `Limit` of one worker, whose calls also need a slot in the store: a key that is leased while they run."""
-
-    is_shared = True
 
     def __init__(
         self, state: "StateBackend", tool: str, slots: int, queue: int, timeout: float | None, timings: "LeaseTimings"
@@ -353,12 +350,6 @@ class CallLimits:
             rates = self._limiter(f"tool/{tool.name}", tool.rates)
             known = self._by_tool[tool.name] = (tool, ToolLimits(self._slots(tool), rates))
         return known[1]
-
-    def of_tools(self) -> Iterator[tuple[str, Limit]]:
-        """The limits of tools that were called, with their names."""
-        for name, (_, limits) in tuple(self._by_tool.items()):
-            if limits.slots is not None:
-                yield name, limits.slots
 
     def _limiter(self, subject: str, rates: "tuple[Rate, ...]") -> "RateLimiter | None":
         return lazy.rate_limits.RateLimiter(self._path + subject, rates, self._state) if rates else None

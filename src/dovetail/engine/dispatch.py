@@ -21,7 +21,7 @@ Layer = Callable[[RequestContext], Awaitable[Result]]
 CallNext = Callable[[Request], Awaitable[Result]]
 Middleware = Callable[[Request, CallNext], Awaitable[Result]]
 
-OBSERVERS = ("metrics", "console", "log", "trace")  # from the inside out
+OBSERVERS = ("metrics", "log", "trace")  # from the inside out
 log = logging.getLogger("dovetail")
 
 

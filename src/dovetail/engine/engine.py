@@ -6,7 +6,14 @@ import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +54,6 @@ if TYPE_CHECKING:
     from dovetail.engine.server_requests import UrlElicitations
     from dovetail.engine.telemetry import Telemetry
     from dovetail.engine.tool_search import ToolSearch
-    from dovetail.engine.watchdog import Watchdog
     from dovetail.extensions.tasks import Tasks
     from dovetail.registry.prompts import Completer, Prompt
     from dovetail.state.base import StateBackend
@@ -75,8 +81,7 @@ class WatchdogTimings(msgspec.Struct, frozen=True):
     """Seconds."""
 
     begin_after: float = 1.0  # so that a server starts without the watchdog
-    blocked: float = 0.5  # from which on a function holds the event loop for too long
-    repeat: float = 60.0  # between two lines of the log about the same function
+    blocked: float = 0.5  # from which on a tool holds the event loop for too long
 
 
 class Engine:
@@ -91,9 +96,8 @@ class Engine:
         guard_loggers(options.redact)
         most = options.max_threads
         self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), share=max(1, most // 2))
-        self.threads.on_stuck = lambda label: lazy.watchdog.count_stuck(self, label)
+        self.threads.on_stuck = lambda label: lazy.metrics.count_stuck(self, label)
         self.watchdog_timings = WatchdogTimings()
-        self._watchdog: Watchdog | None = None  # while it serves
         self.lease_timings = LeaseTimings()
         self.mount: Mount | None = None  # where it is mounted
         self.mounts: Mounts | None = None  # from the first one on
@@ -122,7 +126,7 @@ class Engine:
         has_own_middleware = options.rate_limit or self.audit is not None or self.search is not None
         self.tasks: Tasks | None = None  # from the first tool with `task=` on
         self.observers: dict[str, Callable[[Engine, Layer], Layer]] = {}  # by kind: layers around tasks
-        self.metrics: Metrics | None = None  # of the process group; those of the root, at a mounted server
+        self.metrics: Metrics | None = None  # of the process group
         self.telemetry: Telemetry | None = None  # its own, or that of the server it is mounted in
         self.chain: Layer | None = compile_chain(self, ()) if has_own_middleware else None
         self.unconditional_methods: frozenset[str] = frozenset()  # need no check of capabilities; none until known
@@ -501,18 +505,11 @@ class Engine:
     @contextmanager
     def _watched(self) -> Iterator[None]:
         """Have a watchdog report what holds the event loop, from a little later on."""
-
-        def begin() -> None:
-            self._watchdog = lazy.watchdog.Watchdog(self)
-
-        timer = asyncio.get_running_loop().call_later(self.watchdog_timings.begin_after, begin)
-        try:
+        with ExitStack() as stack:
+            begin_after, loop = self.watchdog_timings.begin_after, asyncio.get_running_loop()
+            timer = loop.call_later(begin_after, lambda: stack.callback(lazy.watchdog.Watchdog(self).stopped.set))
+            stack.callback(timer.cancel)
             yield
-        finally:
-            timer.cancel()
-            if self._watchdog is not None:
-                self._watchdog.stop()
-                self._watchdog = None
 
     @asynccontextmanager
     async def _secrets_shared(self) -> AsyncIterator[None]:

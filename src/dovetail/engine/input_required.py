@@ -64,7 +64,7 @@ def resume(engine: "Engine", context: RequestContext) -> None:
     previous = _open_state(engine, context, state) if isinstance(state, str) else None
     if previous is not None and (metrics := engine.metrics) is not None:
         metrics.add(lazy.metrics.REPLAYS, context.request.method)
-        lazy.metrics.count_answers(metrics, responses)
+        metrics.add(lazy.metrics.QUESTIONS, "answered", by=len(responses.keys() & {*previous.requested}))
     context.server_requests = ReplayedRequests(engine, context, previous, responses)
 
 
@@ -85,7 +85,7 @@ def _read_state(engine: "Engine", context: RequestContext, token: str, *, metric
         raise BadSeal("it was sealed by another version of this library") from None
     if previous.expires <= time.time():
         if metrics is not None:
-            lazy.metrics.count_answers(metrics, previous.requested, "timed_out")
+            metrics.add(lazy.metrics.QUESTIONS, "timed_out", by=len(previous.requested))
         raise BadSeal("it has expired")
     if (difference := _binding(engine, context).difference(previous.binding)) is not None:
         raise BadSeal(f"it was made for another request, whose {difference} was different")
@@ -281,8 +281,7 @@ class ReplayedRequests:
         except TooLarge as failure:
             raise self._given_up(f"its answers and steps are too large for the request state: {failure}") from None
         if (metrics := self._engine.metrics) is not None:
-            for each in self._pending.values():
-                metrics.add(lazy.metrics.QUESTIONS, each["method"], "asked")
+            metrics.add(lazy.metrics.QUESTIONS, "asked", by=len(self._pending.keys() - self._author_keys))
         return InputRequiredResult(self._pending, state)
 
     def _next_round(self, wasted: int) -> Round:

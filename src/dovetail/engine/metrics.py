@@ -1,18 +1,15 @@
 """Metrics: counters, gauges and histograms of all workers of a process group, in memory that they share.
 
 Each worker writes to a slab of its own, without locks; the supervisor makes all of them before it forks. A worker that
-replaces another one takes over its slab and counts on from there, so that no counter falls, however a worker ends. Who
-reads adds up all slabs. Metrics are recorded on the event loop alone.
+replaces another one takes over its slab and counts on from there, so that no counter falls, however a worker ends. A
+reader adds up all slabs. A process without a supervisor has one that is its own. Only the event loop records metrics.
 """
 
 import mmap
-import os
-import platform
-import sys
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterator
+from inspect import iscoroutinefunction
 from operator import add
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -27,18 +24,18 @@ from dovetail.protocol.results import Result, ToolResult
 from dovetail.state.base import StateBackend, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
-    from dovetail.engine.concurrency import Limit
     from dovetail.engine.dispatch import Layer
     from dovetail.engine.engine import Engine
+    from dovetail.engine.mounts import Mount
 
-Kind = Literal["counter", "gauge", "histogram"]
 Cells: TypeAlias = "memoryview[float]"
 Key = tuple[str, ...]  # the name of a family, and its labels
 Values = dict[str, dict[tuple[str, ...], list[float]]]  # by family, then by labels: its cells, summed over the workers
 
 SLAB_BYTES = 8 * 1024 * 1024  # of address space: memory is taken as it is used
-HEADER = 2  # cells of a slab before its series: how many cells are used; whether its worker lives
+HEADER = 1  # cell of a slab before its series: how many cells are used
 MAX_LABEL = 200  # characters
+FAILURES = frozenset({"tool_error", "error", "refused"})  # of the outcomes
 OTHER = "_OTHER"  # the label for names that are not the server's own
 ERROR_TYPES = {None: ""} | {code: str(code) for name, code in vars(errors).items() if name.isupper() and code < 0}
 # Seconds: those of the conventions, and three shorter ones, because most tools of a fast server end sooner.
@@ -49,7 +46,7 @@ class Family(msgspec.Struct, frozen=True):
     """One metric with all its series. The names of OpenTelemetry's conventions are spelled as Prometheus has them."""
 
     name: str
-    kind: Kind
+    kind: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
 
@@ -64,56 +61,36 @@ OPERATIONS = Family(
     "mcp_server_operation_duration_seconds", "histogram", "Duration of requests.",
     (METHOD, "mcp_protocol_version", TOOL, "outcome", "error_type"),
 )  # fmt: skip
-SESSION_DURATION = Family(
-    "mcp_server_session_duration_seconds", "histogram", "Duration of the HTTP sessions that have ended."
-)
 SESSIONS = Family("dovetail_sessions", "gauge", "Open HTTP sessions, by the workers that opened them.")
 STREAMS = Family("dovetail_streams", "gauge", "Open streams: GET, HTTP+SSE, subscriptions/listen.")
-RESUMED = Family("dovetail_resumed_streams_total", "counter", "Streams that clients resumed by Last-Event-ID.")
-HTTP_REFUSALS = Family(
-    "dovetail_http_refusals_total", "counter", "HTTP requests refused before any handler, by status.", ("status",)
-)
-REFUSALS = Family(
-    "dovetail_refused_calls_total", "counter",
-    "Calls that a limit refused: rate_limit (without a tool: the server's), busy.", (TOOL, "reason"),
-)  # fmt: skip
-QUEUE_TIME = Family(
-    "dovetail_queue_duration_seconds", "histogram", "Time until calls had their slots; those that get them at once "
-    "count only where the tool has limits of its own.", (TOOL,),
-)  # fmt: skip
+REFUSALS = Family("dovetail_refused_calls_total", "counter", "Calls that a limit refused.", (TOOL, "reason"))
+QUEUE_TIME = Family("dovetail_queue_duration_seconds", "histogram", "Time until calls had their slots.", (TOOL,))
 SLOTS = Family("dovetail_slots", "gauge", "Calls that may run at once, by limit.", ("limit",))
 SLOTS_IN_USE = Family("dovetail_slots_in_use", "gauge", "Calls that hold a slot, by limit.", ("limit",))
 SLOTS_WAITING = Family("dovetail_slots_waiting", "gauge", "Calls that wait for a slot, by limit.", ("limit",))
-THREADS = Family("dovetail_threads", "gauge", "Functions that may run in threads at once.")
-THREADS_IN_USE = Family("dovetail_threads_in_use", "gauge", "Functions that run in threads.")
-STUCK_THREADS = Family("dovetail_threads_stuck", "gauge", "Threads that still run a function whose call has ended.")
 STUCK_CALLS = Family("dovetail_stuck_calls_total", "counter", "Calls that did not give their thread back.", (TOOL,))
 LOOP_LAG = Family("dovetail_event_loop_lag_seconds", "histogram", "How late the event loop was, measured each second.")
 BLOCKED_LOOPS = Family("dovetail_event_loop_blocked_total", "counter", "Calls that blocked the event loop.", (TOOL,))
 QUESTIONS = Family(
-    "dovetail_questions_total", "counter", "Questions to clients: asked, answered, timed_out, failed.",
-    (METHOD, "outcome"),
-)  # fmt: skip
+    "dovetail_questions_total", "counter", "Questions to clients: asked, answered, timed_out.", ("outcome",)
+)
 REPLAYS = Family("dovetail_replays_total", "counter", "Rounds of calls that ran again with answers.", (METHOD,))
 TASKS = Family("dovetail_tasks", "gauge", "Open tasks by status.", ("status",))
 TASKS_ENDED = Family("dovetail_tasks_ended_total", "counter", "Tasks that have ended, by status.", ("status",))
 MOUNT_DURATION = Family(
     "dovetail_mount_duration_seconds", "histogram", "Duration of requests to mounted servers.", ("mount", "outcome")
 )
-MOUNT_STATES = Family("dovetail_mount_workers", "gauge", "Workers by what they know of a backend.", ("mount", "state"))
 CACHE = Family("dovetail_result_cache_requests_total", "counter", "Calls of cached tools: hit, miss.", (TOOL, "result"))
 STORE_DURATION = Family(
     "dovetail_state_store_duration_seconds", "histogram", "Duration of operations of a shared state store.",
     ("operation", "outcome"),
 )  # fmt: skip
 STORE_OUTAGES = Family("dovetail_state_store_outages_total", "counter", "Outages of the state store that workers saw.")
-STORE_DOWN = Family("dovetail_state_store_down", "gauge", "Workers that can't reach the state store, or find it full.")
 WORKERS = Family("dovetail_workers", "gauge", "Workers that serve.")
 RESTARTS = Family("dovetail_worker_restarts_total", "counter", "Workers that ended and were replaced.")
 BUILD = Family(
-    "dovetail_build_info", "gauge", "What runs here; always 1.",
-    ("dovetail_version", "python_version", "server_name", "server_version"),
-)  # fmt: skip
+    "dovetail_build_info", "gauge", "What runs here; always 1.", ("dovetail_version", "server_name", "server_version")
+)
 UNRECORDED = Family("dovetail_metrics_unrecorded_total", "counter", "Values of series for which there was no room.")
 FAMILIES = {each.name: each for each in list(globals().values()) if isinstance(each, Family)}
 
@@ -125,31 +102,31 @@ def _doubles(buffer: mmap.mmap | bytes | bytearray) -> Cells:
 class Slab:
     """The memory of one worker: series after series, each with its key, which is read once."""
 
-    def __init__(self) -> None:
-        self.cells = _doubles(mmap.mmap(-1, SLAB_BYTES))
+    def __init__(self, memory: mmap.mmap | bytearray) -> None:
+        self.cells = _doubles(memory)
         self.series: dict[Key, Cells] = {}
         self._position = HEADER
 
     def read(self) -> dict[Key, Cells]:
-        """All series. Each begins with the length of its key in bytes and the number of its cells."""
+        """All series. Each begins with the length of its key in bytes."""
         cells, used = self.cells, int(self.cells[0])
         while self._position < used:
-            size, count = int(cells[self._position]), int(cells[self._position + 1])
-            first = self._position + 2 + -(-size // 8)
-            name, *labels = cells[self._position + 2 : first].tobytes()[:size].decode().split("\n")
-            self.series[(name, *labels)] = cells[first : first + count]
-            self._position = first + count
+            size = int(cells[self._position])
+            first = self._position + 1 + -(-size // 8)
+            name, *labels = cells[self._position + 1 : first].tobytes()[:size].decode().split("\n")
+            self._position = first + FAMILIES[name].cells
+            self.series[(name, *labels)] = cells[first : self._position]
         return self.series
 
     def add(self, key: Key) -> "Cells | None":
         """Add a series; None if there is no room. Its length is counted last: others read no half of it."""
         text = "\n".join(key).encode()
         cells, begin, count, width = self.cells, self._position, FAMILIES[key[0]].cells, -(-len(text) // 8)
-        first = begin + 2 + width
+        first = begin + 1 + width
         if first + count > len(cells):
             return None
-        cells[begin], cells[begin + 1] = len(text), count
-        cells[begin + 2 : first] = _doubles(text.ljust(8 * width, b"\0"))
+        cells[begin] = len(text)
+        cells[begin + 1 : first] = _doubles(text.ljust(8 * width, b"\0"))
         cells[0] = self._position = first + count
         found = self.series[key] = cells[first : first + count]
         return found
@@ -158,41 +135,30 @@ class Slab:
 class Metrics:
     """The metrics of a process group, as one of its workers sees them."""
 
-    def __init__(self, workers: int = 1, build: tuple[str, ...] = ()) -> None:
-        """`build`: the labels of BUILD."""
-        self._build = build
-        self._gauges: dict[Callable[[], None], None] = {}  # each sets some of them
-        self.open(workers)
-
-    # ── slabs ──
-
-    def open(self, workers: int) -> None:
-        """Begin anew, with slabs for so many workers."""
-        self.workers = workers
-        self._slabs = [Slab() for _ in range(workers + 1)]
+    def __init__(self) -> None:
+        self.on_update: list[Callable[[], None]] = []  # they set the gauges of this worker
+        self.on_failure: Callable[[Engine, Request, str, str, float, Any], None] | None = None  # for the console
+        self._slabs = [Slab(bytearray(SLAB_BYTES))]
         self.take_slab(0)
-        self.add(RESTARTS, by=0)  # a counter that begins with 1 has not risen, for Prometheus
-        if self._build:
-            self.set(BUILD, *self._build, value=1)
 
-    def begin(self) -> None:
-        """Begin to serve: a process that another server has forked, without slabs for its workers, has its own."""
-        if self._slab.cells[1] != os.getpid():
-            self.open(self.workers)
+    def share(self, workers: int) -> None:
+        """Begin anew, with slabs for so many workers, which will be forked; the first one is the parent's."""
+        self._slabs = [Slab(mmap.mmap(-1, SLAB_BYTES)) for _ in range(workers + 1)]
+        self.take_slab(0)
 
     def take_slab(self, number: int) -> None:
-        """Write to this slab from now on: in a worker to that of its number, from 1 on; the first is the parent's."""
+        """Write to this slab from now on: in a worker to that of its number, from 1 on."""
         self._slab = self._slabs[number]
         self.series = self._slab.read()  # by the name of the family and its labels
-        for key, cells in self.series.items():
-            if FAMILIES[key[0]].kind == "gauge":
-                cells[0] = 0.0
         self._unrecorded = self.cells(UNRECORDED)
-        self._slab.cells[1] = os.getpid()
+        self.add(RESTARTS, by=0)  # a counter that begins with 1 has not risen, for Prometheus
 
     def release_slab(self, number: int) -> None:
-        """Its worker has ended: its counters stay, its gauges count no more."""
-        self._slabs[number].cells[1] = 0.0
+        """Its worker has ended, and is replaced: its counters stay, its gauges are zero."""
+        self.add(RESTARTS)
+        for key, cells in self._slabs[number].read().items():
+            if FAMILIES[key[0]].kind == "gauge":
+                cells[0] = 0.0
 
     # ── recording ──
 
@@ -219,24 +185,18 @@ class Metrics:
 
     # ── reading ──
 
-    def on_read(self, set_gauges: Callable[[], None]) -> Callable[[], None]:
-        """Call a function before this worker's metrics are read, and about once a second; returns what ends that."""
-        self._gauges[set_gauges] = None
-        return lambda: self._gauges.pop(set_gauges, None)
-
     def update(self) -> None:
-        for each in tuple(self._gauges):
+        """Called about once a second, and before a scrape."""
+        for each in tuple(self.on_update):
             each()
 
     def read(self) -> Values:
-        """All series of all workers, summed."""
-        self.update()
+        """All series of all workers, summed; the gauges are as the last update has set them."""
         values: Values = {name: {} for name in FAMILIES}
         for slab in self._slabs:
             for (name, *labels), cells in slab.read().items():
-                if slab.cells[1] or FAMILIES[name].kind != "gauge":
-                    series, key = values[name], tuple(labels)
-                    series[key] = [*map(add, series[key], cells)] if key in series else [*cells]
+                series, key = values[name], tuple(labels)
+                series[key] = [*map(add, series[key], cells)] if key in series else [*cells]
         return values
 
 
@@ -257,74 +217,57 @@ def tool_of(engine: "Engine", request: Request) -> str:
     return name if is_known else OTHER
 
 
-def measured(metrics: Metrics) -> "Callable[[Engine, Layer], Layer]":
+def measured(engine: "Engine", inner: "Layer") -> "Layer":
     """A layer that counts and times each request."""
+    metrics, clock, family = watch(engine), time.perf_counter, OPERATIONS.name
 
-    def layer(engine: "Engine", inner: "Layer") -> "Layer":
-        clock, family = time.perf_counter, OPERATIONS.name
+    def record(request: Request, began: float, answer: Any, outcome: str, code: int | None = None) -> None:
+        seconds, tool = clock() - began, tool_of(engine, request)
+        error = outcome if outcome == "tool_error" else ERROR_TYPES.get(code, OTHER)  # of an author's own codes
+        key = (family, request.method, request.revision.name, tool, outcome, error)
+        cells = metrics.series.get(key) or metrics.cells(OPERATIONS, *key[1:])
+        cells[bisect_left(BUCKETS, seconds)] += 1
+        cells[-1] += seconds
+        if metrics.on_failure is not None and outcome in FAILURES:
+            metrics.on_failure(engine, request, tool, outcome, seconds, answer)
 
-        def record(request: Request, began: float, outcome: str, code: int | None = None) -> None:
-            seconds, tool = clock() - began, tool_of(engine, request)
-            error = outcome if outcome == "tool_error" else ERROR_TYPES.get(code, OTHER)  # of an author's own codes
-            key = (family, request.method, request.revision.name, tool, outcome, error)
-            cells = metrics.series.get(key) or metrics.cells(OPERATIONS, *key[1:])
-            cells[bisect_left(BUCKETS, seconds)] += 1
-            cells[-1] += seconds
-
-        return _recorded(record, inner)
-
-    return layer
-
-
-def _mounted(metrics: Metrics, engine: "Engine", inner: "Layer") -> "Layer":
-    def record(_: Request, began: float, outcome: str, code: int | None = None) -> None:  # noqa: ARG001
-        metrics.observe(MOUNT_DURATION, _place(engine), outcome, seconds=time.perf_counter() - began)
-
-    return _recorded(record, inner)
-
-
-def _recorded(record: Callable[..., None], inner: "Layer") -> "Layer":
     async def layer(context: RequestContext) -> Result:
-        request, began = context.request, time.perf_counter()
+        request, began = context.request, clock()
         try:
             result = await inner(context)
         except BaseException as failure:
-            record(request, began, *audit.failure_outcome(failure, request))
+            record(request, began, failure, *audit.failure_outcome(failure, request))
             raise
         is_plain = type(result) is ToolResult and not result.is_error
-        record(request, began, "ok" if is_plain else audit.result_outcome(result))
+        record(request, began, result, "ok" if is_plain else audit.result_outcome(result))
         return result
 
     return layer
 
 
-def watch(engine: "Engine", workers: int = 1) -> Metrics:
-    """The metrics of a server; recorded from now on."""
-    if engine.metrics is None:
-        version = sys.modules["dovetail"].__version__  # which this folder may not import
-        build = version, platform.python_version(), engine.info.name, engine.info.version
-        engine.metrics = metrics = Metrics(workers, build)
-        engine.observe("metrics", measured(metrics))
-        metrics.on_read(EngineGauges(engine, metrics))
-        watch_mounts(engine)
-    elif workers > engine.metrics.workers:  # they were made before it was known how many there are
-        engine.metrics.open(workers)
-    return engine.metrics
+def watch(engine: "Engine") -> Metrics:
+    """The metrics of a server; recorded from now on, also by what is mounted."""
+    if (metrics := engine.metrics) is None:
+        metrics = engine.metrics = Metrics()
+        engine.observe("metrics", measured)
+    for each in _with_mounted(engine):
+        each.metrics = metrics
+    return metrics
 
 
-def watch_mounts(engine: "Engine") -> None:
-    """Measure what is mounted, also in mounted servers."""
-    metrics = engine.metrics
-    assert metrics is not None
-    for child in engine.mounted_engines():
-        child.metrics = metrics
-        child.observe("metrics", partial(_mounted, metrics))
-        watch_mounts(child)
-
-
-def _place(engine: "Engine") -> str:
-    """A mounted server, as it is named at the root."""
-    return "" if engine.mount is None else engine.mount.whole_prefix[:-1] or engine.info.name
+async def forwarded(metrics: Metrics, mount: "Mount", request: Request, answer: Awaitable[Result]) -> Result:
+    """The answer of a mounted server."""
+    began, outcome = time.perf_counter(), "ok"
+    try:
+        result = await answer
+        outcome = audit.result_outcome(result)
+        return result
+    except BaseException as failure:
+        outcome, _ = audit.failure_outcome(failure, request)
+        raise
+    finally:
+        name = mount.whole_prefix[:-1] or mount.child.info.name
+        metrics.observe(MOUNT_DURATION, name, outcome, seconds=time.perf_counter() - began)
 
 
 def tool_label(engine: "Engine", name: str) -> str:
@@ -346,36 +289,27 @@ async def queued(metrics: Metrics, engine: "Engine", name: str, waiting: Awaitab
     metrics.observe(QUEUE_TIME, tool, seconds=time.perf_counter() - began)
 
 
-async def asked(metrics: Metrics, method: str, exchange: Awaitable[Raw]) -> Raw:
+async def asked(metrics: Metrics, exchange: Awaitable[Raw]) -> Raw:
     """The answer to a question for which the call waits."""
-    metrics.add(QUESTIONS, method, "asked")
-    outcome = "failed"
+    metrics.add(QUESTIONS, "asked")
     try:
         answer = await exchange
-        outcome = "answered"
-        return answer
     except errors.AnswerTimeout:
-        outcome = "timed_out"
+        metrics.add(QUESTIONS, "timed_out")
         raise
-    finally:
-        metrics.add(QUESTIONS, method, outcome)
+    metrics.add(QUESTIONS, "answered")
+    return answer
 
 
-QUESTION_METHODS = {  # by the first word of their keys
-    "elicitation": "elicitation/create", "sampling": "sampling/createMessage", "roots": "roots/list",
-}  # fmt: skip
+def count_stuck(engine: "Engine", label: str) -> None:
+    """Count a thread that does not come back from the function of this label."""
+    if (metrics := engine.metrics) is not None:
+        kind, _, name = label.partition(" ")
+        metrics.add(STUCK_CALLS, tool_label(engine, name) if kind == "tool" else OTHER)
 
 
-def count_answers(metrics: Metrics, keys: Iterable[str], outcome: str = "answered") -> None:
-    """Answers of an earlier round; that the author has named the questions hides their methods."""
-    for key in keys:
-        metrics.add(QUESTIONS, QUESTION_METHODS.get(key.partition("-")[0], OTHER), outcome)
-
-
-STORE_CALLS = (
-    *("check", "get", "remaining", "read"),
-    *("put", "touch", "delete", "claim", "add", "append", "drop", "publish"),
-)
+STORE_CALLS = [name for name, each in vars(StateBackend).items() if iscoroutinefunction(each)]
+STORE_FAILURES: dict[type[Exception], str] = {StoreUnavailable: "unavailable", StoreFull: "full"}
 
 
 class MeasuredState:
@@ -395,11 +329,8 @@ def _timed(metrics: Metrics, name: str, call: Callable[..., Awaitable[Any]]) -> 
         began, outcome = time.perf_counter(), "ok"
         try:
             return await call(*arguments, **options)
-        except StoreUnavailable:
-            outcome = "unavailable"
-            raise
-        except StoreFull:
-            outcome = "full"
+        except Exception as failure:
+            outcome = STORE_FAILURES.get(type(failure), "ok")
             raise
         finally:
             metrics.observe(STORE_DURATION, name, outcome, seconds=time.perf_counter() - began)
@@ -410,48 +341,20 @@ def _timed(metrics: Metrics, name: str, call: Callable[..., Awaitable[Any]]) -> 
 # ── gauges ──
 
 
-class EngineGauges:
-    """Sets the gauges of a server and of what is mounted."""
-
-    def __init__(self, engine: "Engine", metrics: Metrics) -> None:
-        self._engine, self._metrics = engine, metrics
-        self._states: dict[tuple[str, str], float] = {}  # of mounts
-
-    def __call__(self) -> None:
-        metrics, engines = self._metrics, [*_with_mounted(self._engine)]
-        for name, limit in [pair for engine in engines for pair in _limits(engine)]:
-            metrics.set(SLOTS, name, value=limit.slots / (metrics.workers if limit.is_shared else 1))
-            metrics.set(SLOTS_IN_USE, name, value=limit.running)
-            metrics.set(SLOTS_WAITING, name, value=limit.waiting)
-        tasks = [each.tasks for each in engines if each.tasks is not None]
-        pools = [*(each.threads for each in engines), *(each.threads for each in tasks)]
-        metrics.set(THREADS, value=sum(each.max_threads for each in pools))
-        metrics.set(THREADS_IN_USE, value=sum(each.running for each in pools))
-        metrics.set(STUCK_THREADS, value=sum(each.stuck for each in pools))
-        if tasks:
-            asking = [bool(run.questions) for each in tasks for run in tuple(each.runs.values()) if run.is_detached]
-            metrics.set(TASKS, "input_required", value=sum(asking))
-            metrics.set(TASKS, "working", value=len(asking) - sum(asking))
-        self._set_states()
-
-    def _set_states(self) -> None:
-        mounts = [] if self._engine.mounts is None else self._engine.mounts.status()
-        backends = [(each.namespace or each.name, each.backend) for each in mounts]
-        states = {(name, each.state.replace(" ", "_")): 1.0 for name, each in backends if each is not None}
-        for labels, value in {**dict.fromkeys(self._states, 0.0), **states}.items():
-            self._metrics.set(MOUNT_STATES, *labels, value=value)
-        self._states |= states
+def set_gauges(engine: "Engine", metrics: Metrics) -> None:
+    """Set the gauges of a server and of what is mounted."""
+    limits = {"server": engine.limit} | ({} if engine.tasks is None else {"tasks": engine.tasks.limit})
+    for name, limit in limits.items():
+        metrics.set(SLOTS, name, value=limit.slots)
+        metrics.set(SLOTS_IN_USE, name, value=limit.running)
+        metrics.set(SLOTS_WAITING, name, value=limit.waiting)
+    if tasks := [each.tasks for each in _with_mounted(engine) if each.tasks is not None]:
+        asking = [bool(run.questions) for each in tasks for run in tuple(each.runs.values()) if run.is_detached]
+        metrics.set(TASKS, "input_required", value=sum(asking))
+        metrics.set(TASKS, "working", value=len(asking) - sum(asking))
 
 
 def _with_mounted(engine: "Engine") -> "Iterator[Engine]":
     yield engine
     for child in engine.mounted_engines():
         yield from _with_mounted(child)
-
-
-def _limits(engine: "Engine") -> "Iterator[tuple[str, Limit]]":
-    yield "server" if engine.mount is None else f"mount {_place(engine)}", engine.limit
-    if engine.tasks is not None:
-        yield f"tasks {_place(engine)}".rstrip(), engine.tasks.limit
-    for name, limit in engine.call_limits.of_tools():
-        yield f"tool {tool_label(engine, name)}", limit

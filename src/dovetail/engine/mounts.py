@@ -309,7 +309,7 @@ class Mounts:
             else:
                 child.mount = mount
                 if self.engine.metrics is not None:
-                    lazy.metrics.watch_mounts(self.engine)
+                    lazy.metrics.watch(self.engine)
         if child is not None and child.refresher is not None:
             self.engine.open_refresher()
         self.engine.forget_capabilities()
@@ -469,8 +469,10 @@ async def forward(mounted: Mounted, context: RequestContext, /, **changes: Any) 
     context.original_params = context.original_params or outer.params
     context.request = replace(outer, params=replace(outer.params, **changes))
     try:
-        result: Result = await mount.run(context, partial(handler, context))
-        return result
+        answer: Awaitable[Result] = mount.run(context, partial(handler, context))
+        if (metrics := mount.child.metrics) is not None:
+            answer = lazy.metrics.forwarded(metrics, mount, outer, answer)
+        return await answer
     finally:
         context.request = outer
 

@@ -121,7 +121,7 @@ class LiveRequests:
                     exchange: Awaitable[Any] = self._exchange(input_request, timeout)
                     method, engine = input_request.server_request.method, self._engine
                     if engine.metrics is not None:
-                        exchange = lazy.metrics.asked(engine.metrics, method, exchange)
+                        exchange = lazy.metrics.asked(engine.metrics, exchange)
                     return await (exchange if engine.telemetry is None else engine.telemetry.ask(method, exchange))
                 finally:
                     self._pending.discard(task)

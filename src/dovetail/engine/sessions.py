@@ -10,11 +10,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, takewhile
 
 import msgspec
 
-from dovetail import engine as lazy
 from dovetail.engine.engine import Engine
 from dovetail.engine.rate_limits import ANONYMOUS, caller_of
 from dovetail.engine.subscriptions import Hub
@@ -101,8 +100,14 @@ class Sessions:
         self._decoded: _ByLastUse = OrderedDict()  # those whose record is cached
 
     @property
-    def opened_here(self) -> int:
+    def _opened_here(self) -> int:
         return len(self._known) - len(self._foreign)
+
+    def count_live(self) -> int:
+        """The number of sessions that were opened here and have not expired."""
+        oldest = self._clock() - self._timeout
+        expired = takewhile(lambda each: each.used <= oldest, self._known.values())
+        return self._opened_here - sum(each.caller is not None for each in expired)
 
     def last_used(self, most: int) -> tuple[int, list[tuple[str, float, float]]]:
         """The number of sessions known here; for those used last, the id and the seconds since first and last use."""
@@ -117,8 +122,8 @@ class Sessions:
         record = Session.open(id, params, revision, announced=announced, owner=owner, resume_change=resume_change)
         known = self._add(id, caller, self._clock())  # it counts from now on: other requests may open one meanwhile
         try:
-            await self.forget_expired()
-            if self.opened_here > self._max_sessions or self._is_caller_full(known):
+            await self._forget_expired()
+            if self._opened_here > self._max_sessions or self._is_caller_full(known):
                 await self._evict(known)
             while True:
                 try:
@@ -163,10 +168,10 @@ class Sessions:
             self._mark_used(id, known)  # so that no other request checks it meanwhile, nor soon again
             if has_more or await self._is_idle(id):
                 return await self.end(id)
-        if is_caller_full and self.opened_here <= self._max_sessions:
+        if is_caller_full and self._opened_here <= self._max_sessions:
             text = f"This caller has {self._max_per_caller} sessions, all of them in use; max_per_caller sets the limit"
             raise RateLimited(text, retry_after=int(RECENT_USE))
-        raise Busy(f"There are {self.opened_here - 1} sessions, all of them in use; try again later", http_status=503)
+        raise Busy(f"There are {self._opened_here - 1} sessions, all of them in use; try again later", http_status=503)
 
     async def _is_idle(self, id: str) -> bool:
         """Whether no worker has used the session for a while, or it was never `initialized`. True without a record."""
@@ -175,16 +180,14 @@ class Sessions:
             return True
         return self._timeout - remaining - self._unseen_use_seconds >= RECENT_USE
 
-    async def forget_expired(self) -> None:
+    async def _forget_expired(self) -> None:
         """Forget expired sessions. Those opened here may be in use at other workers, and then still count."""
         for _ in range(MAX_CHECKS):  # more than one for each that is opened, so that this catches up
             id, known = next(iter(self._known.items()), ("", None))
             if known is None or self._clock() - known.used < self._timeout:
                 break
-            used = known.used
             self._mark_used(id, known)
             if known.group is self._foreign or await self.state.remaining(_key(id)) is None:
-                known.used = used
                 self._forget(id)
 
     async def find(self, id: str, owner: str | None) -> SessionHandle | None:
@@ -281,9 +284,6 @@ class Sessions:
     def _forget(self, id: str) -> None:
         """Forget a session that has ended or expired."""
         self._engine.session_ended(id)
-        known, metrics = self._known.get(id), self._engine.metrics
-        if known is not None and known.caller is not None and metrics is not None:
-            metrics.observe(lazy.metrics.SESSION_DURATION, seconds=known.used - known.first_used)
         self._remove(id)
 
     def _remove(self, id: str) -> None:

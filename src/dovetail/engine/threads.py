@@ -29,8 +29,6 @@ T = TypeVar("T")
 # These mean something to the loop or to the interpreter: in a thread they only mean that the function failed.
 CONTROL_EXCEPTIONS = (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
 
-LOG_INTERVAL = 60.0  # seconds between two lines about stuck threads of one label
-
 logger = logging.getLogger("dovetail.threads")
 
 
@@ -88,7 +86,6 @@ class Job(Struct, Generic[T], eq=False):
     finished: bool = False
     abandoned: bool = False
     reported: bool = False  # as stuck
-    is_logged: bool = False  # that it is stuck
 
     def perform(self) -> tuple[T | None, BaseException | None]:
         """Run the function in this thread; gives its result or its exception."""
@@ -126,7 +123,7 @@ class ThreadPool:
         self, max_threads: int = 40, max_stuck: int = 100, name: str = "dovetail", share: int = 10**9,
         *, idle: float = 30.0, grace: float = 1.0, max_waiting: int = 200,
     ) -> None:  # fmt: skip
-        self.max_threads = max_threads
+        self._max_threads = max_threads
         self._max_stuck = max_stuck
         self._share = share
         self._name = name
@@ -146,10 +143,6 @@ class ThreadPool:
         self._logged: dict[str, float] = {}  # when a job of a label was last said to be stuck
         self.on_stuck: Callable[[str], None] = lambda _: None  # called with the label, on the loop
         self._results: ResultQueue | None = None  # of the loop that called last
-
-    @property
-    def running(self) -> int:
-        return self._running
 
     @property
     def stuck(self) -> int:
@@ -221,7 +214,7 @@ class ThreadPool:
 
     def _next_job(self) -> Job[Any] | None:
         """The job that waits longest, of those whose label holds less than its share; None if no slot is free."""
-        if self._running < self.max_threads:
+        if self._running < self._max_threads:
             for job in self._queue:
                 if job.must_run or self._held.get(job.label, 0) < self._share:
                     return job
@@ -316,12 +309,11 @@ class ThreadPool:
         with self._lock:
             if job.reported or job.thread is None or job not in self._stuck:
                 return
-            job.reported = True
             of = f"{len(self._stuck)} of at most {self._max_stuck} stuck threads"
             place = lazy.watchdog.place_of_thread(job.thread.ident)  # before it can do another job
-            job.is_logged = lazy.watchdog.is_due(self._logged, job.label, LOG_INTERVAL)
+            job.reported = lazy.watchdog.is_due(self._logged, job.label)
         self.on_stuck(job.label)
-        if job.is_logged:
+        if job.reported:
             text = "%s is stuck: its call has ended, but its thread %s still runs, at %s (%s)"
             logger.warning(text, job.label, job.thread.name, place, of)
 
@@ -357,7 +349,7 @@ class ThreadPool:
             self._stuck.discard(job)
             following = self._take(wakeups)
         job.deliver(result, failure)  # only now: the caller's next call shall find this thread idle
-        if job.is_logged and job.thread is not None:
+        if job.reported and job.thread is not None:
             logger.warning("%s has ended: its thread %s is no longer stuck", job.label, job.thread.name)
         return following
 

@@ -1,4 +1,4 @@
-"""The watchdog: names functions that hold the event loop, and says at which line a thread stands.
+"""The watchdog: names tools that hold the event loop, and says at which line a thread stands.
 
 A daemon thread asks the loop for a sign of life a few times a second. Calls know nothing of it, and no exit waits for
 it. Of the loop's thread it reads which code is on the stack, and no variables.
@@ -12,20 +12,19 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dovetail import engine as lazy
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
-LOOKS = 2  # at the loop's thread, in the time that a function may hold it
-OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LOOKS = 4  # at the loop's thread, in the time that a function may hold it
+LOG_INTERVAL = 60.0  # seconds between two lines about the same tool
 FOLDERS = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-LIBRARIES = (OWN_FOLDER, "<frozen ", *FOLDERS)
+LIBRARIES = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "<frozen ", *FOLDERS)
 
 log = logging.getLogger("dovetail")
 
@@ -33,83 +32,68 @@ log = logging.getLogger("dovetail")
 class Watchdog:
     """Watches the loop that runs now, until it is stopped or the loop has ended.
 
-    A look that finds the same call of a function as the last one, while the sign of life is still missing, says that it
-    holds the loop. So no function is blamed for many others that ran before it in the same turn of the loop.
+    Two looks that find the same call of a tool, while the sign of life is still missing, say that it holds the loop. So
+    no tool is blamed for many others that ran before it in the same turn of the loop.
     """
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
-        self._timings = engine.watchdog_timings
+        self._blocked = engine.watchdog_timings.blocked
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._asked = self._answered = 0  # numbers of signs; the loop writes the second
+        self._is_silent = False  # a sign of life is missing
         self._asked_at = 0.0
         self._seen: FrameType | None = None  # the call that the last look has found, until the next one
-        self._holder: str | None = None  # the tool that holds the loop; empty if it is another function
+        self._holder: str | None = None  # the tool that holds the loop; empty if several share its function
         self._reported: dict[str, float] = {}
-        self._stopped = threading.Event()
+        self.stopped = threading.Event()
         threading.Thread(target=self._run, name="dovetail-watchdog", daemon=True).start()
 
-    def stop(self) -> None:
-        self._stopped.set()
-
     def _run(self) -> None:
-        pause = self._timings.blocked / LOOKS
-        woken, used = time.monotonic(), time.process_time()
-        while not self._stopped.wait(pause) and self._loop.is_running():
-            elapsed, computed = time.monotonic() - woken, time.process_time() - used
-            woken, used = woken + elapsed, used + computed
-            if elapsed > 1.5 * pause and computed < (elapsed - pause) / 10:
-                self._asked_at = woken  # stopped, or asleep with the machine: the loop was so too
-                continue
-            # By code that computes for so long without releasing the interpreter's lock, which this thread needs too.
-            was_locked_out = min(elapsed, computed) >= self._timings.blocked
-            is_silent = self._answered != self._asked
-            if not (is_silent or self._ask(elapsed if was_locked_out else 0.0)):
-                return
-            if (is_silent or was_locked_out) and self._holder is None:
-                self._look(time.monotonic() - self._asked_at, is_certain=was_locked_out)
+        pause, before = self._blocked / LOOKS, time.monotonic()
+        while not self.stopped.wait(pause) and self._loop.is_running():
+            now = time.monotonic()
+            overslept, before = now - before > 2 * pause, now
+            if not self._is_silent:
+                self._asked_at, self._seen, self._holder, self._is_silent = now, None, None, True
+                try:
+                    self._loop.call_soon_threadsafe(self._give_sign)
+                except RuntimeError:
+                    return  # the loop is closed
+            elif overslept:  # and the loop perhaps too
+                self._asked_at, self._seen = now, None
+            elif self._holder is None:
+                self._look(now - self._asked_at)
 
-    def _ask(self, waited: float) -> bool:
-        """Ask for a sign, which has been impossible for some seconds; False if the loop is closed."""
-        self._asked, self._asked_at = self._asked + 1, time.monotonic() - waited
-        self._seen = self._holder = None
-        try:
-            self._loop.call_soon_threadsafe(self._give_sign, self._asked)
-        except RuntimeError:
-            return False
-        return True
-
-    def _give_sign(self, number: int) -> None:
+    def _give_sign(self) -> None:
         """On the loop, which alone records metrics."""
-        self._loop_thread, holder = threading.get_ident(), self._holder
-        self._answered = number
+        holder, self._is_silent = self._holder, False
         if holder is not None and (metrics := self._engine.metrics) is not None:
             metrics.add(lazy.metrics.BLOCKED_LOOPS, holder or lazy.metrics.OTHER)
 
-    def _look(self, held_for: float, *, is_certain: bool) -> None:
+    def _look(self, held_for: float) -> None:
         seen, self._seen = self._seen, None
+        frames = list(_frames(self._loop_thread))
         tools = _tools_by_code(self._engine)
-        own = _own_frames(sys._current_frames().get(self._loop_thread), tools)
-        if not own:
-            return  # it waits, or this library or its host is busy
-        self._seen = own[-1]
-        if held_for < self._timings.blocked or not (is_certain or self._seen is seen):
+        of_tools = [number for number, each in enumerate(frames) if each.f_code in tools]
+        if not of_tools:
             return
-        self._seen = None
-        called = [name for each in own if (name := tools.get(each.f_code))]
-        self._holder = called[-1] if called else ""  # a tool may call the function of another one
-        subject, place = f"tool {self._holder}" if self._holder else "a function", _place(own[0])
-        if is_due(self._reported, self._holder or place, self._timings.repeat):
+        outermost = of_tools[-1]  # a tool may call the function of another one
+        self._seen = frames[outermost]
+        if self._seen is not seen or held_for < self._blocked * (LOOKS - 1) / LOOKS:
+            return  # from its start to the first sign that was asked for, up to one pause has passed
+        self._holder = name = tools[self._seen.f_code]
+        if is_due(self._reported, name):
             words = "%s holds the event loop, and all other calls wait: for %.1f s so far, at %s; %s"
+            subject, place = f"tool {name}" if name else "a tool", _place(frames[: outermost + 1])
             advice = "make it a plain def, or await asyncio.to_thread(…)"
-            log.warning(words, subject, held_for, place, advice, extra={"dovetail": {"tool": self._holder or None}})
+            log.warning(words, subject, held_for, place, advice, extra={"dovetail": {"tool": name or None}})
 
 
-def is_due(reported: dict[str, float], name: str, interval: float) -> bool:
-    """Whether a line about `name` may be logged: once in an interval, in seconds."""
+def is_due(reported: dict[str, float], name: str) -> bool:
+    """Whether a line about `name` may be logged."""
     now = time.monotonic()
-    for old in [each for each, at in reported.items() if now - at >= interval]:
+    for old in [each for each, at in reported.items() if now - at >= LOG_INTERVAL]:
         del reported[old]
     return reported.setdefault(name, now) == now
 
@@ -119,58 +103,28 @@ def is_due(reported: dict[str, float], name: str, interval: float) -> bool:
 
 def place_of_thread(ident: int | None) -> str:
     """The line of the author's code at which a thread stands."""
-    frames = list(_frames(sys._current_frames().get(ident or 0)))
-    own = [each for each in frames if not _is_library(each.f_code)]
-    return _place((own or frames)[0]) if frames else "an unknown line"
+    return _place(list(_frames(ident)))
 
 
-def _place(frame: FrameType) -> str:
-    code = frame.f_code
-    return f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
-
-
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames of a stack, the innermost first."""
+def _frames(ident: int | None) -> Iterator[FrameType]:
+    """The frames of a thread's stack, the innermost first."""
+    frame = sys._current_frames().get(ident or 0)
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
-def _own_frames(innermost: FrameType | None, tools: dict[CodeType, str]) -> list[FrameType]:
-    """The author's frames that this library has called, the innermost first; none of the program that runs it."""
-    own: list[FrameType] = []
-    for frame in _frames(innermost):
-        code = frame.f_code
-        if code in tools or not _is_library(code):
-            own.append(frame)
-        elif own and code.co_filename.startswith(OWN_FOLDER):
-            return own
-    return []
-
-
-def _is_library(code: CodeType) -> bool:
-    return code.co_filename.startswith(LIBRARIES)
+def _place(frames: list[FrameType]) -> str:
+    frame = next((each for each in frames if not each.f_code.co_filename.startswith(LIBRARIES)), frames[0])
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
 
 
 def _tools_by_code(engine: "Engine") -> dict[CodeType, str]:
-    """The tools whose function is known by its code; the name is empty where several share one."""
+    """The tools by the code of their functions; the name is empty where several share one."""
     names: dict[CodeType, str] = {}
     for tool in engine.tools.registered.items:
-        if (code := _code_of(tool.handler)) is not None:
+        function = inspect.unwrap(getattr(tool.handler, "func", tool.handler))  # of a partial
+        code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+        if code is not None:
             names[code] = "" if code in names else tool.name
     return names
-
-
-def _code_of(function: Callable[..., Any]) -> CodeType | None:
-    while isinstance(function, partial):
-        function = function.func
-    function = inspect.unwrap(function)
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    return code if isinstance(code, CodeType) else None
-
-
-def count_stuck(engine: "Engine", label: str) -> None:
-    """Count a thread that does not come back from the function of this label."""
-    if (metrics := engine.root.metrics) is not None:
-        kind, _, name = label.partition(" ")
-        metrics.add(lazy.metrics.STUCK_CALLS, name if kind == "tool" else lazy.metrics.OTHER)

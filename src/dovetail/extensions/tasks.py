@@ -112,6 +112,7 @@ class Tasks:
         self.limit = Limit(engine.options.max_concurrency, MAX_OPEN, subject="The server")
         most = engine.options.max_threads
         self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), name="dovetail-task", share=max(1, most // 2))
+        self.threads.on_stuck = engine.threads.on_stuck
         self.listener: Listener | None = None  # while the server runs
         self.is_closing = False
         self._background: list[asyncio.Task[None]] = []

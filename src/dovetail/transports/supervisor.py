@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from dovetail import engine as lazy_engine
 from dovetail.errors import SetupError
 from dovetail.transports.process import print_line
 
@@ -86,6 +85,8 @@ class Supervisor:
         self._end_timeout = end_timeout
         self._restarts = restarts
         self._metrics = metrics  # each worker writes to the slab of its number
+        if metrics is not None:
+            metrics.share(count)
         self._numbers: dict[int, int] = {}  # of workers, by pid, from 1 on
         self._workers: dict[int, float] = {}  # by pid: when each of them has started, or NOT_STARTED
         self._failures = 0  # in a row: workers that ended too soon, and forks that failed
@@ -143,8 +144,6 @@ class Supervisor:
             if not self._ending:  # or the workers end on purpose
                 for pid, started_at, reason in self._reap():
                     _print_error(f"worker {pid} ended {reason} and is replaced")
-                    if self._metrics is not None:
-                        self._metrics.add(lazy_engine.metrics.RESTARTS)
                     self._check_uptime(started_at)
 
     def _wait(self, timeout: float | None) -> None:
@@ -170,7 +169,7 @@ class Supervisor:
                 reason = f"with code {code}" if code >= 0 else f"by signal {-code} ({signal.strsignal(-code)})"
                 ended.append((pid, self._workers.pop(pid), reason))
                 number = self._numbers.pop(pid)
-                if self._metrics is not None:
+                if self._metrics is not None and not self._ending:
                     self._metrics.release_slab(number)
         return ended
 

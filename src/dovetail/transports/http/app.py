@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -71,13 +71,9 @@ class HttpApp:
             self._documents = documents
             self._public_handlers |= dict.fromkeys(documents.routes, documents.serve)
         self._urls = documents.urls if documents else ResourceUrls(options.public_url, options.path, self._proxies)
-        self._on_refusal: Callable[[int], None] | None = None
         if options.metrics:
-            metrics = lazy_http.metrics.MetricsEndpoint(engine, options, self._proxies)
-            self._public_handlers[lazy_http.metrics.PATH] = metrics
-            self._on_refusal = metrics.count_refusal
-        elif engine.metrics is not None:  # those of a console
-            lazy.metrics.watch(engine, options.workers)
+            endpoint = lazy_http.metrics.MetricsEndpoint(engine, options, self._proxies)
+            self._public_handlers[lazy_http.metrics.PATH] = endpoint
         taken = {*self._public_handlers, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
         if options.path in taken:
             raise SetupError(f"path={options.path!r} is not possible: something else is served there; choose another")
@@ -92,8 +88,6 @@ class HttpApp:
             return await send({"type": "websocket.close", "code": 1000, "reason": "MCP is served over HTTP"})
         route = route_of(scope) if scope.get("root_path") else scope["path"].rstrip("/")
         request = HttpRequest.from_scope(scope, receive, send, route)
-        if self._on_refusal is not None:
-            request.on_refusal = self._on_refusal
         try:
             await self._route(request)
             if not request.response.started:
@@ -314,7 +308,8 @@ class RunningApp:
         self._engine, self._options = engine, options = app._engine, app._options
         self._owns_state = app._state is None
         own = open_state(str(options.state), engine.info.name) if app._state is None else app._state
-        self.state = state = lazy_http.metrics.measured_state(engine, own) if options.metrics else own
+        measured = engine.metrics if own.shared else None
+        self.state = state = own if measured is None else lazy.metrics.MeasuredState(own, measured)
         self._gauges: AppGauges | None = None  # while it is open, with metrics
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self.loop.create_future()
@@ -358,9 +353,8 @@ class RunningApp:
                     await refresher.catch_up(self.state)
             self._endpoint.start()
             if (metrics := self._engine.metrics) is not None:
-                self._gauges = lazy_http.metrics.AppGauges(
-                    metrics, self._endpoint.sessions, self.in_flight, self.state, self.lease
-                )
+                sessions = self._endpoint.sessions
+                self._gauges = lazy_http.metrics.AppGauges(self._engine, metrics, self.status, sessions, self.state)
             self.is_open = not self.in_flight.closing
             undo.pop_all()
 

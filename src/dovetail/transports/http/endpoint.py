@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from dovetail import engine as lazy_engine
 from dovetail.engine.concurrency import resume_with_timer
 from dovetail.engine.dispatch import handle
 from dovetail.engine.engine import Engine
@@ -358,8 +357,6 @@ class Endpoint:
         session = await self._require_session(http_request)
         if not http_request.accepted.stream:
             raise invalid_request(406, "GET answers with text/event-stream, which Accept does not allow")
-        if b"last-event-id" in http_request.headers.raw and (metrics := self._engine.metrics) is not None:
-            metrics.add(lazy_engine.metrics.RESUMED)
         await self.streams.serve(http_request, session, quota_key(http_request, self._proxies))
 
     async def _delete(self, http_request: HttpRequest) -> None:

@@ -2,18 +2,17 @@
 
 import asyncio
 import hmac
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from time import monotonic
 
 from dovetail.engine import metrics as names
 from dovetail.engine.engine import Engine
-from dovetail.engine.metrics import BUCKETS, FAMILIES, Family, MeasuredState, Metrics, Values
+from dovetail.engine.metrics import BUCKETS, FAMILIES, Family, Metrics, Values
 from dovetail.engine.sessions import Sessions
-from dovetail.engine.workers import WorkerLease
 from dovetail.errors import INVALID_REQUEST, ProtocolError, Unauthorized
-from dovetail.state.base import StateBackend, StoreUnavailable
-from dovetail.transports.http.in_flight import InFlight
+from dovetail.state.base import StateBackend
+from dovetail.transports.http.in_flight import AppStatus
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.origin import has_local_host
 from dovetail.transports.http.proxies import TrustedProxies
@@ -36,7 +35,9 @@ class MetricsEndpoint:
     """The handler of `/metrics`, open to this machine, or to those who have the token."""
 
     def __init__(self, engine: Engine, options: HttpOptions, proxies: TrustedProxies) -> None:
-        self.metrics = names.watch(engine, options.workers)
+        self._metrics = names.watch(engine)
+        # this folder may not import the version
+        self._build = sys.modules["dovetail"].__version__, engine.info.name, engine.info.version
         self._expected = None if options.metrics_token is None else f"bearer {options.metrics_token}".encode()
         self._proxies = proxies
 
@@ -44,7 +45,10 @@ class MetricsEndpoint:
         if request.method not in ("GET", "HEAD"):
             return await request.refuse_method(b"GET, HEAD", "GET this path")
         self._check(request)
-        response = RouteResponse(render(self.metrics.read()), 200, HEADERS)
+        self._metrics.update()
+        values = self._metrics.read()
+        values[names.BUILD.name] = {self._build: [1.0]}
+        response = RouteResponse(render(values), 200, HEADERS)
         request.response.started = request.response.ended = True
         return await response(request.scope, request.receive, request.send)
 
@@ -58,9 +62,6 @@ class MetricsEndpoint:
         if not hmac.compare_digest(scheme.lower() + b" " + token.strip(b" \t"), self._expected):
             request.response.challenger = lambda _: CHALLENGE
             raise Unauthorized(NEEDS_TOKEN)
-
-    def count_refusal(self, status: int) -> None:
-        self.metrics.add(names.HTTP_REFUSALS, str(status))
 
 
 def render(values: Values) -> bytes:
@@ -90,51 +91,35 @@ def _series(family: Family, labels: Sequence[str], cells: Sequence[float]) -> It
     yield f"{family.name}_count{shown} {count!r}"
 
 
-def measured_state(engine: Engine, state: StateBackend) -> StateBackend:
-    """The state, with its calls timed if metrics are on and it is a store that is shared."""
-    metrics = engine.metrics
-    return state if metrics is None or not state.shared else MeasuredState(state, metrics)
-
-
 class AppGauges:
     """Sets the gauges of one running app, and measures its event loop, until it is closed."""
 
     def __init__(
-        self, metrics: Metrics, sessions: Sessions, in_flight: InFlight, state: StateBackend, lease: WorkerLease
+        self, engine: Engine, metrics: Metrics, status: AppStatus, sessions: Sessions, state: StateBackend
     ) -> None:
-        self._metrics, self._sessions, self._in_flight, self._state = metrics, sessions, in_flight, state
-        self._lease, self._outages = lease, state.outages
-        metrics.begin()
-        self._forget = metrics.on_read(self._set)
+        self._engine, self._metrics, self._status, self._sessions = engine, metrics, status, sessions
+        self._state, self._outages = state, state.outages
+        metrics.on_update.append(self._set)
         metrics.update()
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     def _set(self) -> None:
-        metrics, outages = self._metrics, self._state.outages
+        metrics = self._metrics
+        names.set_gauges(self._engine, metrics)
         metrics.set(names.WORKERS, value=1)
-        metrics.set(names.SESSIONS, value=self._sessions.opened_here)
-        metrics.set(names.STREAMS, value=len(self._in_flight.streams))
+        metrics.set(names.SESSIONS, value=self._sessions.count_live())
+        metrics.set(names.STREAMS, value=self._status.streams)
         if self._state.shared:
-            metrics.add(names.STORE_OUTAGES, by=outages - self._outages)
-            metrics.set(names.STORE_DOWN, value=self._lease.store_error is not None)
-        self._outages = outages
+            metrics.add(names.STORE_OUTAGES, by=self._state.outages - self._outages)
+            self._outages = self._state.outages
 
     async def _tick(self) -> None:
-        expiring: asyncio.Task[None] | None = None
         while True:
             due = monotonic() + TICK
             await asyncio.sleep(TICK)
             self._metrics.observe(names.LOOP_LAG, seconds=max(0.0, monotonic() - due))
             self._metrics.update()
-            if expiring is None or expiring.done():  # in a task, since the store may take long
-                expiring = asyncio.get_running_loop().create_task(self._forget_expired())
-
-    async def _forget_expired(self) -> None:
-        with suppress(StoreUnavailable):
-            await self._sessions.forget_expired()
 
     def close(self) -> None:
         self._ticking.cancel()
-        self._forget()
-        for family in (names.WORKERS, names.SESSIONS, names.STREAMS):
-            self._metrics.set(family, value=0)
+        self._metrics.on_update.remove(self._set)

@@ -49,7 +49,6 @@ class HttpRequest(msgspec.Struct, eq=False):
     principal: Principal | None = None  # the caller, if known
     session: SessionHandle | None = None  # that the headers name, once the endpoint has found it
     watch_token: "TokenWatch | None" = None  # ends a stream when the token of its caller becomes bad
-    on_refusal: Callable[[int], None] | None = None  # counts it, by status
 
     __repr__ = object.__repr__  # its fields hold the headers, and the token in them
 
@@ -98,8 +97,6 @@ class HttpRequest(msgspec.Struct, eq=False):
 
     async def refuse(self, failure: ProtocolError, id: RequestId | None = None, *, id_optional: bool = True) -> None:
         log.debug("a request is refused: %s", failure)
-        if self.on_refusal is not None:
-            self.on_refusal(failure.http_status)
         body = jsonrpc.error(id, failure, id_optional=id_optional)
         await self.response.json(failure.http_status, body, self.response.error_headers(failure))
 
@@ -114,8 +111,6 @@ class HttpRequest(msgspec.Struct, eq=False):
         await self.refuse(failure)
 
     async def refuse_method(self, allowed: bytes, text: str) -> None:
-        if self.on_refusal is not None:
-            self.on_refusal(405)
         body = jsonrpc.error(None, ProtocolError(text, code=INVALID_REQUEST))
         await self.response.json(405, body, [(b"allow", allowed)])
 
