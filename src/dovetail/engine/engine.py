@@ -123,7 +123,7 @@ class Engine:
         self.tasks: Tasks | None = None  # from the first tool with `task=` on
         self.observers: dict[str, Callable[[Engine, Layer], Layer]] = {}  # by kind: layers around tasks
         self.metrics: Metrics | None = None  # of the process group; those of the root, at a mounted server
-        self.telemetry: Telemetry | None = None  # its own, or that of the server it is mounted in
+        self.telemetry: Telemetry | None = None  # of the root: it counts for mounted servers too
         self.chain: Layer | None = compile_chain(self, ()) if has_own_middleware else None
         self.unconditional_methods: frozenset[str] = frozenset()  # need no check of capabilities; none until known
         self.methods: Mapping[str, Method] = REQUEST_ROWS  # with those of extensions

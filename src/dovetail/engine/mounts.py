@@ -252,7 +252,10 @@ class Mount:
         context.served = context.served or self.parent
         await self.child.start(self.given)
         try:
-            return self.renamed(await work())
+            telemetry, running = context.served.telemetry, work()
+            if telemetry is not None:
+                running = telemetry.mounted(self.child.info.name, context.request, running)
+            return self.renamed(await running)
         finally:
             await self.child.stop()
 
@@ -313,8 +316,6 @@ class Mounts:
         if child is not None and child.refresher is not None:
             self.engine.open_refresher()
         self.engine.forget_capabilities()
-        if "trace" in self.engine.observers:
-            lazy.telemetry.observe_mounted(self.engine)
         if self.engine.is_serving:
             self._run_late(self._enter(mount))
 
