@@ -19,7 +19,6 @@ from opentelemetry.semconv.attributes import error_attributes, network_attribute
 
 import costs
 from dovetail import Client, Context, Depends, ProtocolError, Proxy, Server, ToolError
-from dovetail.engine.options import TRACE_VARIABLES
 from http_serving import serving, settle
 from http_wire import HttpWire
 from server_requests import accept
@@ -407,8 +406,8 @@ async def test_mounted_servers_and_backends_are_in_the_trace(spans: Spans) -> No
         make_server(),
         Server("parent", telemetry=True),
         Server("silent", telemetry=False),
-    )  # the parent decides
-    silent.tool(name="quiet")(mine)
+    )
+    silent.tool(name="quiet")(mine)  # it has a span nevertheless: the parent decides
     middle = Server("middle")
     middle.mount(Proxy(backend, name="far"), "far")
     parent.mount(middle, "in")
@@ -464,7 +463,7 @@ def test_where_it_is_on_and_that_it_costs_no_frame_without_an_sdk() -> None:
     off = run()
     assert off.endswith("] False False")
     assert run("telemetry=True") == off.replace("] False False", "] True True")
-    assert run(**{TRACE_VARIABLES[1]: "http://127.0.0.1:4318"}).endswith("] True True")
+    assert run(OTEL_SERVICE_NAME="shop").endswith("] True True")
     assert run("telemetry=True", OTEL_SDK_DISABLED="true") == off
     assert run("telemetry=False", OTEL_TRACES_EXPORTER="otlp") == off
     assert run(OTEL_TRACES_EXPORTER="none", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:4318") == off

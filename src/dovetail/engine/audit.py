@@ -226,14 +226,14 @@ def timestamp(seconds: float) -> str:
 
 def redacted_label(text: str, redactor: Redactor, most: int = MAX_LABEL) -> str:
     """A text of a client without secrets, of which the cut must leave no part."""
-    return jsonrpc.sendable(_cut(redactor.text(text[: 4 * most]), most))
+    return jsonrpc.sendable(cut(redactor.text(text[: 4 * most]), most))
 
 
 def _label(text: str | None) -> str | None:
-    return None if text is None else jsonrpc.sendable(_cut(text, MAX_LABEL))
+    return None if text is None else jsonrpc.sendable(cut(text, MAX_LABEL))
 
 
-def _cut(text: str, most: int) -> str:
+def cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[:most] + CUT
 
 
@@ -256,7 +256,7 @@ def _members_that_fit(given: Raw, remaining: int, most: int) -> dict[str, Any]:
             remaining -= size
             fitting[name] = jsonrpc.parse(part)
         else:
-            fitting[_cut(name, MAX_LABEL)] = f"{CUT} {_size(part)} bytes"
+            fitting[cut(name, MAX_LABEL)] = f"{CUT} {_size(part)} bytes"
     if len(members) > most:
         fitting[CUT] = f"{len(members) - most} more"
     return fitting

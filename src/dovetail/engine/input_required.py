@@ -64,9 +64,9 @@ def resume(engine: "Engine", context: RequestContext) -> None:
     if previous is not None and (metrics := engine.metrics) is not None:
         metrics.add(lazy.metrics.REPLAYS, context.request.method)
         lazy.metrics.count_answers(metrics, responses)
-    if previous is not None and previous.asked is not None:
-        if (telemetry := (context.served or engine).telemetry) is not None:
-            telemetry.answered(previous.asked, responses)
+    telemetry = (context.served or engine).telemetry
+    if previous is not None and previous.asked is not None and telemetry is not None:
+        telemetry.answered(previous.asked, responses)
     context.server_requests = ReplayedRequests(engine, context, previous, responses)
 
 
