@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -26,9 +26,6 @@ from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.methods import ListenFilter, LogLevel, RequestId
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.types import IDEMPOTENCY_KEY, PROCESS_KEY
-
-if TYPE_CHECKING:
-    from dovetail.engine.telemetry import Telemetry
 
 log = logging.getLogger("dovetail.client")
 
@@ -66,7 +63,7 @@ class ClientSession:
         self._log_handler = options.get("log_handler")
         self._on_change = on_change
         tracing = telemetry_module(options.get("telemetry"))
-        self._telemetry: Telemetry | None = None if tracing is None else tracing.Telemetry(Redactor())
+        self._call_traced = None if tracing is None else tracing.Telemetry(Redactor()).call
         self.cache = ResponseCache() if options.get("cache", True) else ResponseCache(max_entries=0)
         self._streams = ChangeStreams(self._invalidate_all)
         self._dispatcher: Dispatcher | None = None
@@ -223,9 +220,8 @@ class ClientSession:
 
     def _traced(self, method: str, params: Params, send: Send) -> Awaitable[Raw]:
         """The result of `send`, in a span if there shall be one."""
-        if self._telemetry is None:
-            return send(params)
-        return self._telemetry.call(method, params, self.revision.name, send)
+        call = self._call_traced
+        return send(params) if call is None else call(method, params, self.revision.name, send)
 
     @property
     def prepare_input(self) -> PrepareHandler:

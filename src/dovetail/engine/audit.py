@@ -247,6 +247,11 @@ def redact_arguments(given: Raw, redactor: Redactor, *, max_bytes: int = 4 * 102
     return redactor.value(value)
 
 
+def shown(given: Raw, redactor: Redactor, max_bytes: int) -> str:
+    """Arguments or a result as JSON without secrets; of what is long, the members that fit."""
+    return jsonrpc.encode(redact_arguments(given, redactor, max_bytes=max_bytes)).decode()
+
+
 def _members_that_fit(given: Raw, remaining: int, most: int) -> dict[str, Any]:
     members = jsonrpc.members(given)
     fitting: dict[str, Any] = {}

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
 MAX_BODY_BYTES = 1_000  # of arguments, and of a result
-MAX_MEMBERS = 16  # of each of them
 MAX_TEXT = 2_000  # characters of a text, in a line that would be too long
-TEXTS = ("message", "exception", "stack")
 CAPABILITIES = ("taskId", "requestState")  # keys whose values are all that some callers need
 
 log = logging.getLogger("dovetail")
@@ -49,13 +47,7 @@ current_call: ContextVar[Call | None] = ContextVar("dovetail_call", default=None
 
 def logged(engine: "Engine", inner: "Layer") -> "Layer":
     """A layer that lets records name their request, and at DEBUG logs each request and its response."""
-    request_log = RequestLog(engine)
-
-    def layer(context: RequestContext) -> Awaitable[Result]:
-        call = request_log.begin(context)
-        return request_log.run(inner, context, call) if log.isEnabledFor(logging.DEBUG) else inner(context)
-
-    return layer
+    return RequestLog(engine, inner).layer
 
 
 def trace_ids() -> dict[str, str]:
@@ -70,11 +62,12 @@ def trace_ids() -> dict[str, str]:
 class RequestLog:
     """Two lines for each request: what it asks for, and what became of it."""
 
-    def __init__(self, engine: "Engine") -> None:
+    def __init__(self, engine: "Engine", inner: "Layer") -> None:
+        self._inner = inner
         self._shapers = engine.shapers
         self._redactor = Redactor((*engine.options.redact, *CAPABILITIES))
 
-    def begin(self, context: RequestContext) -> Call:
+    def layer(self, context: RequestContext) -> Awaitable[Result]:
         request, session, principal = context.request, context.request.session, context.principal
         fields = {
             "request_id": request.id if isinstance(request.id, int) else redacted_label(request.id, self._redactor),
@@ -86,32 +79,28 @@ class RequestLog:
         }
         call = Call(fields, time.perf_counter())
         current_call.set(call)
-        return call
+        return self._run(context, call) if log.isEnabledFor(logging.DEBUG) else self._inner(context)
 
-    async def run(self, inner: "Layer", context: RequestContext, call: Call) -> Result:
+    async def _run(self, context: RequestContext, call: Call) -> Result:
         request = context.request
         describe = audit.SUBJECTS.get(request.method)
         name, given = (None, None) if describe is None else describe(request.params)
         named = "" if name is None else " " + redacted_label(name, self._redactor, audit.MAX_NAME)
         what = f"{call.fields['request_id']} {request.method}{named}"
-        log.debug("%s%s", what, "" if given is None else self._shown(given))
+        log.debug("%s %s", what, "" if given is None else audit.shown(given, self._redactor, MAX_BODY_BYTES))
         try:
-            result = await inner(context)
+            result = await self._inner(context)
         except BaseException as failure:
             outcome, code = audit.failure_outcome(failure, request)
             log.debug("%s: %s%s in %.1f ms %s", what, outcome, f" {code}" if code else "", call.milliseconds, failure)
             raise
-        milliseconds, shown = call.milliseconds, ""
+        took, shown = call.milliseconds, ""
         if not isinstance(result, InputRequiredResult):  # its questions may hold URLs that are for the user alone
             with suppress(Exception):  # which is logged when the response is made
-                shown = self._shown(Raw(result.encode(self._shapers[request.revision.name])))
-        log.debug("%s: %s in %.1f ms%s", what, audit.result_outcome(result), milliseconds, shown)
+                encoded = Raw(result.encode(self._shapers[request.revision.name]))
+                shown = audit.shown(encoded, self._redactor, MAX_BODY_BYTES)
+        log.debug("%s: %s in %.1f ms %s", what, audit.result_outcome(result), took, shown)
         return result
-
-    def _shown(self, body: Raw) -> str:
-        """Arguments or a result on one line, without secrets; of a long one only what is short."""
-        value = audit.redact_arguments(body, self._redactor, max_bytes=MAX_BODY_BYTES, max_members=MAX_MEMBERS)
-        return f" {jsonrpc.encode(value).decode()}" if value else ""
 
 
 class JsonFormatter(logging.Formatter):
@@ -132,7 +121,8 @@ class JsonFormatter(logging.Formatter):
             unmarked = record.exc_text and re.sub("(?m)^  ", "", record.exc_text).rstrip()
             fields |= {"exception": unmarked, "stack": record.stack_info}
             if len((line := _line(fields)).encode()) > self._max_bytes:
-                line = _line(fields | {name: audit.cut(fields[name], MAX_TEXT) for name in TEXTS if fields[name]})
+                texts = [name for name in ("message", "exception", "stack") if fields[name]]
+                line = _line(fields | {name: audit.cut(fields[name], MAX_TEXT) for name in texts})
             return line
         except Exception:
             return _line({**head, "message": "[this record can't be shown]"})

@@ -27,14 +27,14 @@ try:
     from opentelemetry import context as otel_context
     from opentelemetry import trace
     from opentelemetry.baggage.propagation import W3CBaggagePropagator
+    from opentelemetry.context import Context
+    from opentelemetry.propagators.composite import CompositePropagator
+    from opentelemetry.trace import Span
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError:
     raise errors.SetupError('telemetry=True needs the API of OpenTelemetry: pip install "dovetail-mcp[otel]"') from None
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
-    from opentelemetry.trace import Span
-
     from dovetail.engine.dispatch import Layer
     from dovetail.engine.engine import Engine
 
@@ -55,7 +55,8 @@ MAX_CONTENT = 16 * 1024  # bytes of arguments, and of a result
 MAX_CONTEXT = {"traceparent": 512, "tracestate": 512, "baggage": 4096}  # characters
 
 _NOT_CONFIGURED = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
-_propagators = (TraceContextTextMapPropagator(), W3CBaggagePropagator())
+_trace_context = TraceContextTextMapPropagator()
+_propagator = CompositePropagator([_trace_context, W3CBaggagePropagator()])
 _tracer = trace.get_tracer("dovetail")
 
 
@@ -67,7 +68,7 @@ def is_configured() -> bool:
 # ── context ──
 
 
-def _parent(request: Request) -> "Context":
+def _parent(request: Request) -> Context:
     """The context of the client's span in `_meta` (SEP-414), else of a host's span, else that in the HTTP headers."""
     if b'"traceparent"' in bytes(request.raw_params):
         with suppress(KeyError, *UNREADABLE):
@@ -76,11 +77,11 @@ def _parent(request: Request) -> "Context":
             if _has_span(found):
                 return found
     if request.headers is None:  # a pipe has no context of its own
-        return otel_context.Context()
+        return Context()
     return otel_context.get_current() if _has_span() else _extract(request.headers)
 
 
-def _extract(carrier: Mapping[str, Any]) -> "Context":
+def _extract(carrier: Mapping[str, Any]) -> Context:
     """The W3C context in what a client has sent, which may be anything."""
     given = {key: carrier.get(key) for key in MAX_CONTEXT}
     fit = {
@@ -88,20 +89,16 @@ def _extract(carrier: Mapping[str, Any]) -> "Context":
         for key, text in given.items()
         if isinstance(text, str) and len(text) <= MAX_CONTEXT[key] and text.isascii() and text.isprintable()
     }
-    context = otel_context.Context()
-    for propagator in _propagators:
-        context = propagator.extract(fit, context)
-    return context
+    return _propagator.extract(fit, Context())
 
 
-def _inject(context: "Context | None" = None) -> dict[str, str]:
+def _inject(context: Context | None = None) -> dict[str, str]:
     carrier: dict[str, str] = {}
-    for propagator in _propagators:
-        propagator.inject(carrier, context)
+    _propagator.inject(carrier, context)
     return carrier
 
 
-def _has_span(context: "Context | None" = None) -> bool:
+def _has_span(context: Context | None = None) -> bool:
     return trace.get_current_span(context).get_span_context().is_valid
 
 
@@ -109,19 +106,15 @@ def _has_span(context: "Context | None" = None) -> bool:
 
 
 def _start(
-    kind: trace.SpanKind, method: str, name: str | None = None, parent: "Context | None" = None,
+    kind: trace.SpanKind, method: str, name: str | None = None, parent: Context | None = None,
     start_time: int | None = None, more: Mapping[str, str] = {},
-) -> "Span":  # fmt: skip
+) -> Span:  # fmt: skip
     attributes = {METHOD: method, **more}
     if method == "tools/call":
         attributes[OPERATION] = "execute_tool"
     if name is not None:
         attributes[NAMED_BY[method]] = name
-    return _tracer.start_span(_span_name(method, name), parent, kind, attributes, start_time=start_time)
-
-
-def _span_name(method: str, name: str | None) -> str:
-    return method if name is None else f"{method} {name}"
+    return _tracer.start_span(f"{method} {name or ''}".rstrip(), parent, kind, attributes, start_time=start_time)
 
 
 def _known_name(engine: "Engine", request: Request) -> str | None:
@@ -134,8 +127,8 @@ def _known_name(engine: "Engine", request: Request) -> str | None:
 
 
 async def _inside(
-    span: "Span", work: Awaitable[T], describe: Callable[[T], None] | None = None,
-    parent: "Context | None" = None, request: Request | None = None,
+    span: Span, work: Awaitable[T], describe: Callable[[T], None] | None = None,
+    parent: Context | None = None, request: Request | None = None,
 ) -> T:  # fmt: skip
     """The value of `work`, during which the span is the current one. `request` is the one that is served, if any."""
     token = otel_context.attach(trace.set_span_in_context(span, parent))
@@ -159,7 +152,7 @@ def _outcome(failure: BaseException) -> tuple[str, int | None]:
     return "cancelled" if is_end else type(failure).__name__, code if isinstance(code, int) else None
 
 
-def _fail(span: "Span", outcome: str, code: int | None = None) -> None:
+def _fail(span: Span, outcome: str, code: int | None = None) -> None:
     """Say what kind of failure it was, and no more: its text may hold anything."""
     if code is not None:
         span.set_attribute(STATUS_CODE, str(code))
@@ -199,34 +192,30 @@ class Telemetry:
             if audit.result_outcome(result) == "tool_error":
                 _fail(span, "tool_error")
             if name is None and (found := _known_name(engine, request)) is not None:  # fetched from elsewhere
-                span.update_name(_span_name(request.method, found))
+                span.update_name(f"{request.method} {found}")
                 span.set_attribute(NAMED_BY[request.method], found)
             if self._with_content and isinstance(result, ToolResult):
                 with suppress(Exception):  # which is logged when the response is made
                     encoded = Raw(result.encode(engine.shapers[request.revision.name]))
-                    span.set_attribute(RESULT, self._content(encoded))
+                    span.set_attribute(RESULT, audit.shown(encoded, self._redactor, MAX_CONTENT))
 
         return _inside(span, inner(context), describe, parent, request)
 
-    def _describe_request(self, span: "Span", request: Request) -> None:
+    def _describe_request(self, span: Span, request: Request) -> None:
         span.set_attribute(REQUEST_ID, audit.redacted_label(str(request.id), self._redactor))
         if request.session is not None:
             span.set_attribute(SESSION, audit.session_digest(request.session.id))
         self._describe_uri(span, getattr(request.params, "uri", None))
         if self._with_content and request.method == "tools/call":
-            span.set_attribute(ARGUMENTS, self._content(request.params.arguments))
+            span.set_attribute(ARGUMENTS, audit.shown(request.params.arguments, self._redactor, MAX_CONTENT))
 
-    def _describe_uri(self, span: "Span", uri: object) -> None:
+    def _describe_uri(self, span: Span, uri: object) -> None:
         if isinstance(uri, str) and span.is_recording():
             span.set_attribute(URI, audit.redacted_label(uri, self._redactor, audit.MAX_NAME))
 
-    def _content(self, given: Raw) -> str:
-        """Arguments or a result without secrets; of what is long, the members that fit."""
-        return jsonrpc.encode(audit.redact_arguments(given, self._redactor, max_bytes=MAX_CONTENT)).decode()
-
     async def mounted(self, name: str, request: Request, work: Awaitable[T]) -> T:
         """What a mounted server does for a request."""
-        if request.method in UNTRACED or not is_configured():
+        if not is_configured():
             return await work
         return await _inside(_tracer.start_span(f"mount {name}"), work, request=request)
 
@@ -241,7 +230,7 @@ class Telemetry:
         if not trace.get_current_span().is_recording():
             return None
         carrier: dict[str, str] = {}
-        _propagators[0].inject(carrier)  # no baggage, which may be large
+        _trace_context.inject(carrier)  # no baggage, which may be large
         return Asked(time.time_ns(), {key: each["method"] for key, each in questions.items()}, carrier)
 
     def answered(self, asked: Asked, keys: Collection[str]) -> None:
@@ -266,15 +255,11 @@ class Telemetry:
 
         def describe(raw: Raw) -> None:
             with suppress(*UNREADABLE):
-                if msgspec.json.decode(raw, type=_CallResult).is_error:
+                if bytes(jsonrpc.members(raw).get("isError", b"")) == b"true":
                     _fail(span, "tool_error")
 
         carrier = _inject(trace.set_span_in_context(span))
         return await _inside(span, send({**params, "_meta": {**meta, **carrier}}), describe)
-
-
-class _CallResult(msgspec.Struct, rename="camel"):
-    is_error: bool = False
 
 
 def observe(engine: "Engine") -> None:
