@@ -13,6 +13,9 @@ from dovetail import Client, Server
 from dovetail.engine.redaction import RedactingFilter, Redactor
 from dovetail.engine.request_log import JsonFormatter, logged
 from dovetail.errors import TooManyRequests
+from http_serving import serving
+from http_wire import HttpWire
+from tracing import recording
 
 MAX_BYTES = 64 * 1024
 tracer = TracerProvider().get_tracer("a host's own")
@@ -107,6 +110,23 @@ async def test_a_line_names_the_span_in_which_it_was_written(handler: Lines) -> 
     assert (first["trace_id"], first["span_id"]) == (f"{ids.trace_id:032x}", f"{ids.span_id:016x}")
     assert [second["trace_id"], second["span_id"]] == inside
     assert (second["tool"], first.get("tool"), third.get("trace_id")) == ("speak", None, None)
+
+
+async def test_a_line_after_the_span_of_its_request_names_that_span(handler: Lines) -> None:
+    """As that of the access log."""
+    server = make_server(telemetry=True)
+    server.engine.observe("log", logged)
+
+    async def host(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+        logging.getLogger("dovetail").warning("after")
+
+    with recording() as spans:
+        async with serving(server) as app:
+            await HttpWire(host).post("tools/call", {"name": "speak", "arguments": {"text": "hello"}})
+    span = spans.one("tools/call speak")
+    assert handler.lines[-1]["message"] == "after"
+    assert (handler.lines[-1]["trace_id"], handler.lines[-1]["span_id"]) == (span.trace, span.id)
 
 
 class Unprintable:

@@ -158,7 +158,7 @@ def test_at_debug_each_request_and_each_response_is_one_line(start: Any) -> None
     program.receive()
     told = (line.partition(" DEBUG dovetail: ")[2] for line in ended(program).splitlines())
     of_all = r'"(resultType|isError)":[^,}]*,|,"(isError)":[^,}]*|,"_meta":{[^}]*}}'
-    assert [re.sub(of_all, "", re.sub(r"\d+\.\d ms", "N ms", each)) for each in map(str.rstrip, told) if each] == [
+    assert [re.sub(of_all, "", re.sub(r"\d+\.\d ms", "N ms", each)) for each in told if each] == [
         '1 tools/call speak {"codes":[104,10,105]}',
         '1 tools/call speak: ok in N ms {"content":[{"type":"text","text":"h\\ni"}]}',
         'x tools/call speak {"codes":"none"}',

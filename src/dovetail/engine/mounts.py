@@ -252,10 +252,9 @@ class Mount:
         context.served = context.served or self.parent
         await self.child.start(self.given)
         try:
-            telemetry, running = context.served.telemetry, work()
-            if telemetry is not None:
-                running = telemetry.mounted(self.child.info.name, context.request, running)
-            return self.renamed(await running)
+            if (telemetry := context.served.telemetry) is not None:
+                work = partial(telemetry.mounted, self.child.info.name, context.request, work)
+            return self.renamed(await work())
         finally:
             await self.child.stop()
 

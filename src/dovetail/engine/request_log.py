@@ -87,7 +87,7 @@ class RequestLog:
         name, given = (None, None) if describe is None else describe(request.params)
         named = "" if name is None else " " + redacted_label(name, self._redactor, audit.MAX_NAME)
         what = f"{call.fields['request_id']} {request.method}{named}"
-        log.debug("%s %s", what, "" if given is None else audit.shown(given, self._redactor, MAX_BODY_BYTES))
+        log.debug("%s%s", what, "" if given is None else self._shown(given))
         try:
             result = await self._inner(context)
         except BaseException as failure:
@@ -97,10 +97,12 @@ class RequestLog:
         took, shown = call.milliseconds, ""
         if not isinstance(result, InputRequiredResult):  # its questions may hold URLs that are for the user alone
             with suppress(Exception):  # which is logged when the response is made
-                encoded = Raw(result.encode(self._shapers[request.revision.name]))
-                shown = audit.shown(encoded, self._redactor, MAX_BODY_BYTES)
-        log.debug("%s: %s in %.1f ms %s", what, audit.result_outcome(result), took, shown)
+                shown = self._shown(Raw(result.encode(self._shapers[request.revision.name])))
+        log.debug("%s: %s in %.1f ms%s", what, audit.result_outcome(result), took, shown)
         return result
+
+    def _shown(self, body: Raw) -> str:
+        return " " + audit.shown(body, self._redactor, MAX_BODY_BYTES)
 
 
 class JsonFormatter(logging.Formatter):

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -127,13 +128,13 @@ def _known_name(engine: "Engine", request: Request) -> str | None:
 
 
 async def _inside(
-    span: Span, work: Awaitable[T], describe: Callable[[T], None] | None = None,
+    span: Span, work: Callable[[], Awaitable[T]], describe: Callable[[T], None] | None = None,
     parent: Context | None = None, request: Request | None = None,
 ) -> T:  # fmt: skip
     """The value of `work`, during which the span is the current one. `request` is the one that is served, if any."""
     token = otel_context.attach(trace.set_span_in_context(span, parent))
     try:
-        value = await work
+        value = await work()
         if describe is not None and span.is_recording():
             describe(value)
         return value
@@ -199,7 +200,7 @@ class Telemetry:
                     encoded = Raw(result.encode(engine.shapers[request.revision.name]))
                     span.set_attribute(RESULT, audit.shown(encoded, self._redactor, MAX_CONTENT))
 
-        return _inside(span, inner(context), describe, parent, request)
+        return _inside(span, partial(inner, context), describe, parent, request)
 
     def _describe_request(self, span: Span, request: Request) -> None:
         span.set_attribute(REQUEST_ID, audit.redacted_label(str(request.id), self._redactor))
@@ -213,17 +214,17 @@ class Telemetry:
         if isinstance(uri, str) and span.is_recording():
             span.set_attribute(URI, audit.redacted_label(uri, self._redactor, audit.MAX_NAME))
 
-    async def mounted(self, name: str, request: Request, work: Awaitable[T]) -> T:
+    async def mounted(self, name: str, request: Request, work: Callable[[], Awaitable[T]]) -> T:
         """What a mounted server does for a request."""
         if not is_configured():
-            return await work
+            return await work()
         return await _inside(_tracer.start_span(f"mount {name}"), work, request=request)
 
     # ── questions to clients ──
 
     async def ask(self, method: str, work: Awaitable[T]) -> T:
         """The answer for which a function waits, with a span until it is there."""
-        return await (_inside(_start(trace.SpanKind.CLIENT, method), work) if is_configured() else work)
+        return await (_inside(_start(trace.SpanKind.CLIENT, method), lambda: work) if is_configured() else work)
 
     def asking(self, questions: Mapping[str, Any]) -> Asked | None:
         """What the request state carries for the span of a question that is answered in another request."""
@@ -258,8 +259,8 @@ class Telemetry:
                 if bytes(jsonrpc.members(raw).get("isError", b"")) == b"true":
                     _fail(span, "tool_error")
 
-        carrier = _inject(trace.set_span_in_context(span))
-        return await _inside(span, send({**params, "_meta": {**meta, **carrier}}), describe)
+        traced = {**params, "_meta": {**meta, **_inject(trace.set_span_in_context(span))}}
+        return await _inside(span, partial(send, traced), describe)
 
 
 def observe(engine: "Engine") -> None:
