@@ -84,13 +84,10 @@ def _parent(request: Request) -> Context:
 
 def _extract(carrier: Mapping[str, Any]) -> Context:
     """The W3C context in what a client has sent, which may be anything."""
-    given = {key: carrier.get(key) for key in MAX_CONTEXT}
-    fit = {
-        key: text
-        for key, text in given.items()
-        if isinstance(text, str) and len(text) <= MAX_CONTEXT[key] and text.isascii() and text.isprintable()
-    }
-    return _propagator.extract(fit, Context())
+    texts = {key: each for key in MAX_CONTEXT if isinstance(each := carrier.get(key), str)}
+    fit = {key: each for key, each in texts.items() if len(each) <= MAX_CONTEXT[key]}
+    printable = {key: each for key, each in fit.items() if each.isascii() and each.isprintable()}
+    return _propagator.extract(printable, Context())
 
 
 def _inject(context: Context | None = None) -> dict[str, str]:

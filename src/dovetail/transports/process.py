@@ -110,8 +110,12 @@ class MainThreadStream:
         return getattr(self._stream, name) if is_main else lambda *_: None
 
 
-def refuse_nested_run() -> None:
-    """Raises SetupError where `run()` can't work: in an event loop, or while the `dovetail` command imports it."""
+def check_start() -> None:
+    """Raises SetupError where `run()` can't work: in an event loop, or while the `dovetail` command imports it.
+
+    So it does for a format of the log that is not known, before there are workers.
+    """
+    log_is_json()
     if programs_being_imported:
         raise SetupError(
             f"{programs_being_imported[-1]} calls run() while it is imported, but the dovetail command serves it: "
