@@ -176,7 +176,7 @@ class AuditTrail:
             return {
                 "name": name,
                 "session": None if session is None else session_digest(session.id),
-                "request_id": redacted_label(request.id, self._redactor) if isinstance(request.id, str) else request.id,
+                "request_id": redacted_id(request, self._redactor),
                 "revision": request.revision.name,
                 "arguments": arguments,
             }
@@ -227,6 +227,10 @@ def timestamp(seconds: float) -> str:
 def redacted_label(text: str, redactor: Redactor, most: int = MAX_LABEL) -> str:
     """A text of a client without secrets, of which the cut must leave no part."""
     return jsonrpc.sendable(cut(redactor.text(text[: 4 * most]), most))
+
+
+def redacted_id(request: Request, redactor: Redactor) -> int | str:
+    return redacted_label(request.id, redactor) if isinstance(request.id, str) else request.id
 
 
 def _label(text: str | None) -> str | None:

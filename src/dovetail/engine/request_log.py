@@ -70,7 +70,7 @@ class RequestLog:
     def layer(self, context: RequestContext) -> Awaitable[Result]:
         request, session, principal = context.request, context.request.session, context.principal
         fields = {
-            "request_id": request.id if isinstance(request.id, int) else redacted_label(request.id, self._redactor),
+            "request_id": audit.redacted_id(request, self._redactor),
             "session": None if session is None else audit.session_digest(session.id),
             "method": request.method,
             "tool": redacted_label(request.params.name, self._redactor) if request.method == "tools/call" else None,

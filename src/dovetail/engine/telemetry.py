@@ -200,7 +200,7 @@ class Telemetry:
         return _inside(span, partial(inner, context), describe, parent, request)
 
     def _describe_request(self, span: Span, request: Request) -> None:
-        span.set_attribute(REQUEST_ID, audit.redacted_label(str(request.id), self._redactor))
+        span.set_attribute(REQUEST_ID, str(audit.redacted_id(request, self._redactor)))
         if request.session is not None:
             span.set_attribute(SESSION, audit.session_digest(request.session.id))
         self._describe_uri(span, getattr(request.params, "uri", None))
