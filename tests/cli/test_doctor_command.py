@@ -163,7 +163,7 @@ TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
         ({"OTEL_SDK_DISABLED": "True", ENDPOINT: "http://127.0.0.1:1"}, API, [(OK, "OTEL_SDK_DISABLED")]),
         ({EXPORTER: "otlp"}, {}, [(WARNING, "dovetail-mcp[otel]")]),
         ({"OTEL_SERVICE_NAME": "hush"}, API, [(WARNING, "with opentelemetry-instrument")]),
-        ({EXPORTER: "otlp"}, SDK, [(OK, "TracerProvider")]),
+        ({EXPORTER: "otlp"}, SDK, [(OK, "configures the SDK")]),
         ({ENDPOINT: "http://u:hush@127.0.0.1:{port}/hush?hush"}, SDK, [(OK, ""), (OK, "takes connections")]),
         ({ENDPOINT: "127.0.0.1:{port}"}, SDK, [(OK, ""), (OK, "takes connections")]),
         ({ENDPOINT: "http://u:hush@127.0.0.1:1/hush"}, SDK, [(OK, ""), (WARNING, "start the collector")]),

@@ -47,7 +47,6 @@ OTHER_VARIABLES = (
 )  # fmt: skip
 KNOWN = {name.upper() for name in (*KINDS, *OTHER_VARIABLES)}
 LOG_LEVELS = tuple(logging.getLevelNamesMapping())
-OTEL_PACKAGES = "opentelemetry-distro opentelemetry-exporter-otlp"
 COLLECTORS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 STATE_TIMEOUT = 5.0  # seconds
 COLLECTOR_TIMEOUT = 2.0  # seconds
@@ -183,14 +182,12 @@ def check_traces(
         yield CheckResult(OK, "Traces", f"off, {why}")
         return
     if version_of("opentelemetry-api") is None:
-        text = "off: opentelemetry-api is not installed"
-        yield CheckResult(WARNING, "Traces", text, "pip install 'dovetail-mcp[otel]'")
+        yield CheckResult(WARNING, "Traces", "off: there is no API", "pip install 'dovetail-mcp[otel]'")
     elif version_of("opentelemetry-sdk") is None:
-        fix = f"pip install {OTEL_PACKAGES}, and start the server with opentelemetry-instrument"
+        fix = "pip install opentelemetry-distro opentelemetry-exporter-otlp, and start with opentelemetry-instrument"
         yield CheckResult(WARNING, "Traces", "there is no SDK: nothing is recorded", fix)
     else:
-        how = "opentelemetry-instrument starts the server, or its program sets a TracerProvider"
-        yield CheckResult(OK, "Traces", f"recorded if {how}")
+        yield CheckResult(OK, "Traces", "recorded, if opentelemetry-instrument or a program configures the SDK")
     for name in filter(environ.get, COLLECTORS):
         yield _check_collector(name, environ[name])
 

@@ -141,7 +141,8 @@ class Engine:
         self.refresher: Refresher | None = None  # from the first function on
         self._sealer: Sealer | None = None
         if (tracing := telemetry_module(options.telemetry)) is not None:
-            tracing.observe(self)
+            self.telemetry = tracing.Telemetry(self.redactor, with_content=options.telemetry_content)
+            self.observe("trace", self.telemetry.layer)
         for catalog, kind in self._catalogs():
             catalog.on_change(partial(self._catalog_changed, kind))
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES = 1_000  # of arguments, and of a result
 MAX_TEXT = 2_000  # characters of a text, in a line that would be too long
-CAPABILITIES = ("taskId", "requestState")  # keys whose values are all that some callers need
 
 log = logging.getLogger("dovetail")
 
@@ -65,7 +64,7 @@ class RequestLog:
     def __init__(self, engine: "Engine", inner: "Layer") -> None:
         self._inner = inner
         self._shapers = engine.shapers
-        self._redactor = Redactor((*engine.options.redact, *CAPABILITIES))
+        self._redactor = Redactor((*engine.options.redact, "taskId", "requestState"))  # all that some callers need
 
     def layer(self, context: RequestContext) -> Awaitable[Result]:
         request, session, principal = context.request, context.request.session, context.principal
@@ -87,7 +86,7 @@ class RequestLog:
         name, given = (None, None) if describe is None else describe(request.params)
         named = "" if name is None else " " + redacted_label(name, self._redactor, audit.MAX_NAME)
         what = f"{call.fields['request_id']} {request.method}{named}"
-        log.debug("%s%s", what, "" if given is None else self._shown(given))
+        log.debug("%s%s", what, "" if given is None else " " + audit.shown(given, self._redactor, MAX_BODY_BYTES))
         try:
             result = await self._inner(context)
         except BaseException as failure:
@@ -97,12 +96,10 @@ class RequestLog:
         took, shown = call.milliseconds, ""
         if not isinstance(result, InputRequiredResult):  # its questions may hold URLs that are for the user alone
             with suppress(Exception):  # which is logged when the response is made
-                shown = self._shown(Raw(result.encode(self._shapers[request.revision.name])))
+                encoded = Raw(result.encode(self._shapers[request.revision.name]))
+                shown = " " + audit.shown(encoded, self._redactor, MAX_BODY_BYTES)
         log.debug("%s: %s in %.1f ms%s", what, audit.result_outcome(result), took, shown)
         return result
-
-    def _shown(self, body: Raw) -> str:
-        return " " + audit.shown(body, self._redactor, MAX_BODY_BYTES)
 
 
 class JsonFormatter(logging.Formatter):
@@ -114,20 +111,17 @@ class JsonFormatter(logging.Formatter):
         self._max_bytes = max_bytes
 
     def format(self, record: logging.LogRecord) -> str:
-        head = {"time": audit.timestamp(record.created), "level": record.levelname, "logger": record.name[:MAX_LABEL]}
-        try:
-            call = current_call.get()
-            fields = {} if call is None else {**call.fields, "duration_ms": call.milliseconds}
-            fields = {**head, "message": record.getMessage(), **fields, **trace_ids()}
-            fields |= self._redactor.value(getattr(record, "dovetail", {}))
-            unmarked = record.exc_text and re.sub("(?m)^  ", "", record.exc_text).rstrip()
-            fields |= {"exception": unmarked, "stack": record.stack_info}
-            if len((line := _line(fields)).encode()) > self._max_bytes:
-                texts = [name for name in ("message", "exception", "stack") if fields[name]]
-                line = _line(fields | {name: audit.cut(fields[name], MAX_TEXT) for name in texts})
-            return line
-        except Exception:
-            return _line({**head, "message": "[this record can't be shown]"})
+        call = current_call.get()
+        fields: dict[str, Any] = {"time": audit.timestamp(record.created), "level": record.levelname}
+        fields |= {"logger": record.name[:MAX_LABEL], "message": record.getMessage()}
+        fields |= trace_ids() if call is None else {**call.fields, **trace_ids(), "duration_ms": call.milliseconds}
+        fields |= self._redactor.value(getattr(record, "dovetail", {}))
+        unmarked = record.exc_text and re.sub("(?m)^  ", "", record.exc_text).rstrip()
+        fields |= {"exception": unmarked, "stack": record.stack_info}
+        if len((line := _line(fields)).encode()) > self._max_bytes:
+            texts = [name for name in ("message", "exception", "stack") if fields[name]]
+            line = _line(fields | {name: audit.cut(fields[name], MAX_TEXT) for name in texts})
+        return line
 
 
 def _line(fields: dict[str, Any]) -> str:

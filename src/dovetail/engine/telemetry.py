@@ -258,9 +258,3 @@ class Telemetry:
 
         traced = {**params, "_meta": {**meta, **_inject(trace.set_span_in_context(span))}}
         return await _inside(span, partial(send, traced), describe)
-
-
-def observe(engine: "Engine") -> None:
-    """Trace a server."""
-    engine.telemetry = Telemetry(engine.redactor, with_content=engine.options.telemetry_content)
-    engine.observe("trace", engine.telemetry.layer)

@@ -33,7 +33,6 @@ FLUSH_TIMEOUT = 0.5  # seconds for the log to be written
 EXECUTOR_THREADS = 64
 LEVEL_VARIABLE = "DOVETAIL_LOG_LEVEL"
 FORMAT_VARIABLE = "DOVETAIL_LOG_FORMAT"
-TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MAX_LINES = 500  # pending lines of the log
 MAX_LINE_BYTES = 64 * 1024
 P = ParamSpec("P")
@@ -252,7 +251,8 @@ def log_to_stderr(engine: "Engine") -> None:
     if log.hasHandlers():
         return
     handler = StderrHandler()
-    handler.setFormatter(_json_formatter(engine.redactor) if is_json else logging.Formatter(TEXT_FORMAT))
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(_json_formatter(engine.redactor) if is_json else plain)
     handler.addFilter(RedactingFilter(engine.redactor))
     log.addHandler(handler)
     if log.level == logging.NOTSET:
