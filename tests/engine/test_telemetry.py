@@ -19,7 +19,6 @@ from opentelemetry.semconv.attributes import error_attributes, network_attribute
 
 import costs
 from dovetail import Client, Context, Depends, ProtocolError, Proxy, Server, ToolError
-from dovetail.engine.options import TRACE_VARIABLES
 from http_serving import serving, settle
 from http_wire import HttpWire
 from server_requests import accept
@@ -137,7 +136,8 @@ async def test_names_and_attributes_are_those_of_the_conventions(spans: Spans) -
         "gen_ai.tool.name": "add",
         "network.transport": "pipe",
         "gen_ai.tool.call.arguments": '{"a":1,"b":2}',
-        "gen_ai.tool.call.result": '{"structuredContent":3}',
+        "gen_ai.tool.call.result": '{"content":[{"type":"text","text":"3"}],"structuredContent":{"result":3},'
+        '"isError":false}',
     }
     assert spans.named("prompts/get greet")[0].attributes["gen_ai.prompt.name"] == "greet"
     assert spans.named("resources/read")[0].attributes["mcp.resource.uri"] == "notes://1"
@@ -178,9 +178,8 @@ SECRETS = {
 
 
 @pytest.mark.parametrize("shown", [False, True])
-async def test_no_secret_is_in_a_span(spans: Spans, shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", str(shown))
-    server = make_server()
+async def test_no_secret_is_in_a_span(spans: Spans, shown: bool) -> None:
+    server = make_server(telemetry_content=shown)
 
     @server.tool
     async def echo(data: dict[str, Any]) -> dict[str, Any]:
@@ -189,6 +188,7 @@ async def test_no_secret_is_in_a_span(spans: Spans, shown: bool, monkeypatch: py
     async with Wire(server, MODERN) as wire, Client(server, telemetry=True) as client:
         await call(wire, "echo", data={"plain": "visible", **SECRETS})
         await call(wire, "echo", data={"plain": "visible", "many": ["x" * 100] * 10_000, **SECRETS})
+        await wire.exchange(wire.request("tools/list", {}, id=f"token={SECRET}"))
         await client.read_resource(f"notes://me:{SECRET}@host/?token={SECRET}{'x' * 5000}")
         await client.call_tool("echo", {"data": SECRETS})
     assert not any(SECRET in each.whole for each in spans.all())
@@ -248,12 +248,11 @@ async def test_where_the_parent_is_found(spans: Spans) -> None:
             host = given
             for meta in ({}, {"traceparent": CLIENT}):
                 await wire.post("tools/call", {"name": "add", "_meta": meta})
-    by_header, by_meta, in_host, linked = spans.named("tools/call add")
+    by_header, by_meta, in_host, by_meta_too = spans.named("tools/call add")
     hosts = spans.named("host", "INTERNAL")
-    assert (by_header.parent, by_header.links) == ("3333333333333333", ())
-    assert (by_meta.parent, by_meta.links) == (PARENT, ())
-    assert (in_host.parent, in_host.links) == (hosts[-2].id, ())
-    assert (linked.parent, linked.links) == (PARENT, (hosts[-1].id,))
+    assert by_header.parent == "3333333333333333"
+    assert by_meta.parent == by_meta_too.parent == PARENT
+    assert in_host.parent == hosts[-2].id
     assert by_meta.attributes["network.transport"] == "tcp"
 
 
@@ -286,7 +285,7 @@ async def test_a_malformed_context_is_ignored(spans: Spans, meta: Any, caplog: p
         {"tracestate": "x" * 600},
         {"baggage": "user=b;;=,\n"},
         {"baggage": "user=" + "b" * 9000},
-        {"baggage": ",".join(["user=" + "b" * 1000] * 20)},
+        {"baggage": "user=\N{SNOWMAN}"},
         {"baggage": 1},
         {"tracestate": []},
     ],
@@ -330,18 +329,18 @@ async def ask_in_rounds(one: Server, other: Server, *contexts: dict[str, str]) -
     return str(asked["requestState"])
 
 
-async def test_a_question_over_rounds_continues_the_trace_or_links_to_it(spans: Spans) -> None:
+async def test_a_question_over_rounds_links_its_traces(spans: Spans) -> None:
     one, other = (make_server(secret="0123456789abcdef") for _ in range(2))
     await ask_in_rounds(one, other, {}, {})
     first, second = spans.named("tools/call ask")
     question = spans.one("elicitation/create", "CLIENT")
-    assert (question.parent, second.parent, second.links) == (first.id, first.id, ())
-    assert {each.trace for each in spans.all()} == {first.trace}
+    assert (question.parent, second.parent, second.links) == (first.id, None, (first.id,))
     assert first.start <= question.start <= first.end
     with recording() as spans:
-        await ask_in_rounds(one, other, {}, {"traceparent": CLIENT})
+        await ask_in_rounds(one, other, *[{"traceparent": CLIENT}] * 2)
     first, second = spans.named("tools/call ask")
-    assert (second.parent, second.links) == (PARENT, (first.id,))
+    assert (first.parent, second.parent, second.links) == (PARENT, PARENT, (first.id,))
+    assert {each.trace for each in spans.all()} == {TRACE}
 
 
 async def test_the_request_state_is_not_larger_without_traces(spans: Spans) -> None:
@@ -372,12 +371,10 @@ async def test_a_call_of_a_client_is_one_span_with_all_its_rounds(spans: Spans) 
         assert (await client.call_tool("ask")).data == "3"
         with pytest.raises(ToolError):
             await client.call_tool("fail", {"how": "tool"})
-        await client.request("tools/list", {"_meta": {"traceparent": CLIENT}})
     outer = spans.one("tools/call ask", "CLIENT")
     assert [each.parent for each in spans.named("tools/call ask")] == [outer.id] * 2
     assert spans.one("handler", "INTERNAL").parent == outer.id
     assert spans.one("tools/call fail", "CLIENT").attributes["error.type"] == "tool_error"
-    assert spans.named("tools/list")[-1].parent == PARENT  # given by hand, which needs no span
 
 
 async def test_a_cached_resource_is_found_again(spans: Spans) -> None:
@@ -404,18 +401,13 @@ def parents(spans: Spans, span: Recorded) -> list[str]:
     return names
 
 
-async def test_a_mounted_server_is_traced_where_its_parent_is_not(spans: Spans) -> None:
-    parent = Server("parent", telemetry=False)
-    parent.mount(make_server(), "in")
-    async with Wire(parent, MODERN) as wire:
-        await call(wire, "in_spans", {"traceparent": CLIENT})
-    assert spans.one("async", "INTERNAL").parent == spans.one("tools/call spans").id
-    assert spans.one("tools/call spans").parent == PARENT
-
-
 async def test_mounted_servers_and_backends_are_in_the_trace(spans: Spans) -> None:
-    backend, parent, silent = make_server(), Server("parent", telemetry=True), Server("silent", telemetry=False)
-    silent.tool(name="quiet")(mine)
+    backend, parent, silent = (
+        make_server(),
+        Server("parent", telemetry=True),
+        Server("silent", telemetry=False),
+    )
+    silent.tool(name="quiet")(mine)  # it has a span nevertheless: the parent decides
     middle = Server("middle")
     middle.mount(Proxy(backend, name="far"), "far")
     parent.mount(middle, "in")
@@ -430,7 +422,9 @@ async def test_mounted_servers_and_backends_are_in_the_trace(spans: Spans) -> No
         "SERVER tools/call in_far_spans",
     ]  # fmt: skip
     assert spans.one("tools/call in_far_spans").parent == PARENT
-    assert parents(spans, spans.one("inside", "INTERNAL"))[1:] == ["SERVER tools/call silent_quiet"]
+    assert parents(spans, spans.one("inside", "INTERNAL"))[1:] == [
+        "INTERNAL mount silent", "SERVER tools/call silent_quiet"
+    ]  # fmt: skip
 
 
 # ── on and off ──
@@ -469,7 +463,7 @@ def test_where_it_is_on_and_that_it_costs_no_frame_without_an_sdk() -> None:
     off = run()
     assert off.endswith("] False False")
     assert run("telemetry=True") == off.replace("] False False", "] True True")
-    assert run(**{TRACE_VARIABLES[1]: "http://127.0.0.1:4318"}).endswith("] True True")
+    assert run(OTEL_SERVICE_NAME="shop").endswith("] True True")
     assert run("telemetry=True", OTEL_SDK_DISABLED="true") == off
     assert run("telemetry=False", OTEL_TRACES_EXPORTER="otlp") == off
     assert run(OTEL_TRACES_EXPORTER="none", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:4318") == off

@@ -22,7 +22,7 @@ from dovetail import __version__
 from dovetail.cli.hosts import HOSTS, PROJECT, USER, ConfigFile, ConfigFileError, Host, config_path
 from dovetail.cli.output import FAILED, align, one_line, out, out_json, sanitize, styled
 from dovetail.client.config import read_file
-from dovetail.engine.options import TRACE_VARIABLES
+from dovetail.engine.options import wants_traces
 from dovetail.errors import DovetailError, SetupError
 from dovetail.state.base import open_state
 from dovetail.transports.http.options import KINDS, SWITCH_VALUES, HttpOptions, checked_token, read_option
@@ -47,8 +47,7 @@ OTHER_VARIABLES = (
 )  # fmt: skip
 KNOWN = {name.upper() for name in (*KINDS, *OTHER_VARIABLES)}
 LOG_LEVELS = tuple(logging.getLevelNamesMapping())
-OTLP = "OTEL_EXPORTER_OTLP"
-OTLP_PORTS = {"grpc": 4317, "http": 4318}  # of collectors, by protocol
+COLLECTORS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 STATE_TIMEOUT = 5.0  # seconds
 COLLECTOR_TIMEOUT = 2.0  # seconds
 
@@ -153,10 +152,9 @@ def _check_variable(name: str, value: str) -> CheckResult:
     option = name.removeprefix(PREFIX).lower()
     if option in KINDS and value:
         try:
+            read_option(value, KINDS[option], name)
             if option == "metrics_token":
                 checked_token(value, name)
-            else:
-                read_option(value, KINDS[option], name)
         except SetupError as failure:
             return CheckResult(PROBLEM, name, one_line(str(failure).replace(repr(value), "…")), "correct or unset it")
     if option == "log_format" and value not in ("", "text", "json"):
@@ -167,72 +165,41 @@ def _check_variable(name: str, value: str) -> CheckResult:
 
 
 def check_metrics(environ: Mapping[str, str] = os.environ) -> Iterator[CheckResult]:
-    """Check whether a scrape can reach the metrics."""
     is_on = SWITCH_VALUES.get(environ.get("DOVETAIL_METRICS", "").lower(), False)
     host = environ.get("DOVETAIL_HOST") or HttpOptions().host
     if is_on and not environ.get("DOVETAIL_METRICS_TOKEN") and not is_loopback(host):
         text = "on, but without a token: scrapes from other machines and containers are refused"
         yield CheckResult(WARNING, "Metrics", text, "set DOVETAIL_METRICS_TOKEN, and give it to Prometheus")
-    else:
-        yield CheckResult(OK, "Metrics", "on" if is_on else "off, unless a program says metrics=True")
 
 
 def check_traces(
     environ: Mapping[str, str] = os.environ, version_of: Callable[[str], str | None] = installed_version
 ) -> Iterator[CheckResult]:
-    """Check what stands between spans and a collector. Variables of OpenTelemetry are not shown either."""
-    given = [name for name in TRACE_VARIABLES if environ.get(name)]
-    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        text = "off, since OTEL_SDK_DISABLED is true"
-        yield CheckResult(WARNING if given else OK, "Traces", text, f"unset it, or {given[0]}" if given else "")
+    """Check what stands between spans and a collector. The values of variables are not shown."""
+    if not wants_traces(environ):
+        is_disabled = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+        why = "since OTEL_SDK_DISABLED is true" if is_disabled else "unless a program says telemetry=True"
+        yield CheckResult(OK, "Traces", f"off, {why}")
         return
-    if not given or environ.get("OTEL_TRACES_EXPORTER") == "none":
-        yield CheckResult(OK, "Traces", "off, unless a program says telemetry=True")
-        return
-    exporter = environ.get("OTEL_TRACES_EXPORTER") or "otlp"
-    protocol = environ.get(f"{OTLP}_TRACES_PROTOCOL") or environ.get(f"{OTLP}_PROTOCOL") or "grpc"
-    protocol = protocol.partition("/")[0]  # http/protobuf
-    if exporter == "otlp" and protocol not in OTLP_PORTS:
-        yield CheckResult(WARNING, f"{OTLP}_PROTOCOL", "is no known protocol", "set it to grpc or http/protobuf")
-        return
-    yield _check_recording(version_of, f"opentelemetry-exporter-otlp-proto-{protocol}" if exporter == "otlp" else None)
-    names = (f"{OTLP}_TRACES_ENDPOINT", f"{OTLP}_ENDPOINT")
-    name = next((name for name in names if name in given), None)
-    if name and exporter == "otlp":
-        yield _check_collector(name, environ[name], protocol)
-
-
-def _check_recording(version_of: Callable[[str], str | None], exporter: str | None) -> CheckResult:
-    sdk = version_of("opentelemetry-sdk")
     if version_of("opentelemetry-api") is None:
-        return CheckResult(WARNING, "Traces", "opentelemetry-api is not installed", "pip install 'dovetail-mcp[otel]'")
-    if sdk is None:
-        text = "opentelemetry-api is there, but no SDK: nothing is recorded"
-        packages = "opentelemetry-distro opentelemetry-exporter-otlp"
-        fix = f"pip install {packages}, and start the server with opentelemetry-instrument"
-        return CheckResult(WARNING, "Traces", text, fix)
-    if exporter and version_of(exporter) is None:
-        return CheckResult(WARNING, "Traces", "no exporter: nothing leaves the server", f"pip install {exporter}")
-    how = "opentelemetry-instrument starts the server, or its program sets a TracerProvider"
-    return CheckResult(OK, "Traces", f"opentelemetry-sdk {sdk}; recorded if {how}")
+        yield CheckResult(WARNING, "Traces", "off: there is no API", "pip install 'dovetail-mcp[otel]'")
+    elif version_of("opentelemetry-sdk") is None:
+        fix = "pip install opentelemetry-distro opentelemetry-exporter-otlp, and start with opentelemetry-instrument"
+        yield CheckResult(WARNING, "Traces", "there is no SDK: nothing is recorded", fix)
+    else:
+        yield CheckResult(OK, "Traces", "recorded, if opentelemetry-instrument or a program configures the SDK")
+    for name in filter(environ.get, COLLECTORS):
+        yield _check_collector(name, environ[name])
 
 
-def _check_collector(name: str, url: str, protocol: str) -> CheckResult:
-    usual = OTLP_PORTS[protocol]
+def _check_collector(name: str, url: str) -> CheckResult:
     try:
         parts = urlsplit(url if "://" in url else f"//{url}")
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        if parts.hostname is None:
-            raise ValueError
-        if port != usual and port in OTLP_PORTS.values():
-            fix = f"set {OTLP}_PROTOCOL to the protocol of that port, or take port {usual}"
-            return CheckResult(WARNING, name, f"port {port} is not the one that collectors have for {protocol}", fix)
-        socket.create_connection((parts.hostname, port), COLLECTOR_TIMEOUT).close()
-    except ValueError:
-        return CheckResult(WARNING, name, "is no URL", f"write it as http://host:{usual}")
-    except OSError as failure:
-        fix = f"start the collector, or correct or unset {name}"
-        return CheckResult(WARNING, name, f"no connection: {one_line(failure.strerror or 'no answer')}", fix)
+        socket.create_connection((parts.hostname or "", port), COLLECTOR_TIMEOUT).close()
+    except (OSError, ValueError) as failure:
+        why = one_line(getattr(failure, "strerror", None) or "no answer, or no URL")
+        return CheckResult(WARNING, name, f"no connection: {why}", "start the collector, or correct or unset it")
     return CheckResult(OK, name, "takes connections")
 
 

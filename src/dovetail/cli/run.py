@@ -111,17 +111,16 @@ def _read(_context: click.Context, parameter: click.Parameter, given: Any) -> An
         raise click.UsageError(str(failure)) from None
 
 
-def log_format_option(function: Function) -> Function:
-    return click.option(
-        "--log-format", type=click.Choice(["text", "json"]), envvar="DOVETAIL_LOG_FORMAT", expose_value=False,
-        callback=_set_log_format, help="Lines of the log: text, or objects of JSON. [default: text]",
-    )(function)  # fmt: skip
-
-
 def _set_log_format(_context: click.Context, _parameter: click.Parameter, given: str | None) -> None:
     """`server.run` reads it from the environment, also in the process that `dovetail dev` starts."""
     if given:
         os.environ["DOVETAIL_LOG_FORMAT"] = given
+
+
+log_format_option = click.option(
+    "--log-format", type=click.Choice(["text", "json"]), envvar="DOVETAIL_LOG_FORMAT", expose_value=False,
+    callback=_set_log_format, help="Lines of the log: text, or objects of JSON. [default: text]",
+)  # fmt: skip
 
 
 def console_options(function: Function) -> Function:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -26,9 +26,6 @@ from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.methods import ListenFilter, LogLevel, RequestId
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.types import IDEMPOTENCY_KEY, PROCESS_KEY
-
-if TYPE_CHECKING:
-    from dovetail.engine.telemetry import Telemetry
 
 log = logging.getLogger("dovetail.client")
 
@@ -66,7 +63,7 @@ class ClientSession:
         self._log_handler = options.get("log_handler")
         self._on_change = on_change
         tracing = telemetry_module(options.get("telemetry"))
-        self._telemetry: Telemetry | None = None if tracing is None else tracing.Telemetry(Redactor())
+        self._call_traced = None if tracing is None else tracing.Telemetry(Redactor()).call
         self.cache = ResponseCache() if options.get("cache", True) else ResponseCache(max_entries=0)
         self._streams = ChangeStreams(self._invalidate_all)
         self._dispatcher: Dispatcher | None = None
@@ -157,17 +154,15 @@ class ClientSession:
         on_sent: Callable[[RequestId], None] | None = None,
         cancellable: bool = True,
     ) -> Raw:
-        if self._telemetry is not None and (call := self._traced(method, params)) is not None:
-            send = partial(ClientSession.send, self, method, timeout=timeout, progress_handler=progress_handler)
-            return await call(partial(send, log_level=log_level, on_sent=on_sent, cancellable=cancellable))
         seconds = self.seconds(timeout)
         if self._session_ended:
             await self._renew_session(method, seconds)
         params = self._with_meta(params, log_level)
-        return await self.dispatcher.request(
-            method, params, timeout=seconds, max_timeout=self.max_timeout, on_progress=progress_handler,
-            on_sent=on_sent, cancellable=cancellable,
+        request = partial(
+            self.dispatcher.request, method, timeout=seconds, max_timeout=self.max_timeout,
+            on_progress=progress_handler, on_sent=on_sent, cancellable=cancellable,
         )  # fmt: skip
+        return await self._traced(method, params, request)
 
     async def notify(self, method: str, params: Params) -> None:
         self.dispatcher.notify(method, self._with_meta(params))
@@ -218,16 +213,15 @@ class ClientSession:
 
     async def finish(self, method: str, params: Params, send: Send) -> Raw:
         """The result of a request that may take several rounds; `send` makes one of them."""
-        if self._telemetry is not None and (call := self._traced(method, params)) is not None:
-            return await call(partial(self.finish, method, send=send))
         if method not in INPUT_METHODS or not self.revision.input_required:
             return await send(params)
-        return await run_rounds(method, params, send, self.prepare_input, self._max_rounds)
+        prepare, most = self.prepare_input, self._max_rounds
+        return await self._traced(method, params, lambda traced: run_rounds(method, traced, send, prepare, most))
 
-    def _traced(self, method: str, params: Params) -> Callable[[Send], Awaitable[Raw]] | None:
-        """What makes the span of a request, with the rounds of its questions; None if it has one, or needs none."""
-        assert self._telemetry is not None
-        return self._telemetry.call(method, params, self.revision.name)
+    def _traced(self, method: str, params: Params, send: Send) -> Awaitable[Raw]:
+        """The result of `send`, in a span if there shall be one."""
+        call = self._call_traced
+        return send(params) if call is None else call(method, params, self.revision.name, send)
 
     @property
     def prepare_input(self) -> PrepareHandler:

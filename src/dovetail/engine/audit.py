@@ -176,7 +176,7 @@ class AuditTrail:
             return {
                 "name": name,
                 "session": None if session is None else session_digest(session.id),
-                "request_id": redacted_label(request.id, self._redactor) if isinstance(request.id, str) else request.id,
+                "request_id": redacted_id(request, self._redactor),
                 "revision": request.revision.name,
                 "arguments": arguments,
             }
@@ -226,14 +226,18 @@ def timestamp(seconds: float) -> str:
 
 def redacted_label(text: str, redactor: Redactor, most: int = MAX_LABEL) -> str:
     """A text of a client without secrets, of which the cut must leave no part."""
-    return jsonrpc.sendable(_cut(redactor.text(text[: 4 * most]), most))
+    return jsonrpc.sendable(cut(redactor.text(text[: 4 * most]), most))
+
+
+def redacted_id(request: Request, redactor: Redactor) -> int | str:
+    return redacted_label(request.id, redactor) if isinstance(request.id, str) else request.id
 
 
 def _label(text: str | None) -> str | None:
-    return None if text is None else jsonrpc.sendable(_cut(text, MAX_LABEL))
+    return None if text is None else jsonrpc.sendable(cut(text, MAX_LABEL))
 
 
-def _cut(text: str, most: int) -> str:
+def cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[:most] + CUT
 
 
@@ -247,6 +251,11 @@ def redact_arguments(given: Raw, redactor: Redactor, *, max_bytes: int = 4 * 102
     return redactor.value(value)
 
 
+def shown(given: Raw, redactor: Redactor, max_bytes: int) -> str:
+    """Arguments or a result as JSON without secrets; of what is long, the members that fit."""
+    return jsonrpc.encode(redact_arguments(given, redactor, max_bytes=max_bytes)).decode()
+
+
 def _members_that_fit(given: Raw, remaining: int, most: int) -> dict[str, Any]:
     members = jsonrpc.members(given)
     fitting: dict[str, Any] = {}
@@ -256,7 +265,7 @@ def _members_that_fit(given: Raw, remaining: int, most: int) -> dict[str, Any]:
             remaining -= size
             fitting[name] = jsonrpc.parse(part)
         else:
-            fitting[_cut(name, MAX_LABEL)] = f"{CUT} {_size(part)} bytes"
+            fitting[cut(name, MAX_LABEL)] = f"{CUT} {_size(part)} bytes"
     if len(members) > most:
         fitting[CUT] = f"{len(members) - most} more"
     return fitting

@@ -31,24 +31,18 @@ async def handle(engine: "Engine", context: RequestContext) -> bytes:
     shaper = engine.shapers[request.revision.name]
     try:
         if request.method not in engine.unconditional_methods:
-            _check_capability(engine, context)
+            engine.capabilities_for(context).check(request.row, request.revision)
         chain = engine.chain
         result = await (engine.handlers[request.method](engine, context) if chain is None else chain(context))
         return result.encode(shaper)
     except BaseException as failure:
         context.mark_cancelled()  # for functions that still run in threads
+        if request.method not in engine.unconditional_methods:  # or its layer says so
+            log.debug("%s failed: %s", request.method, failure)
         return encode_failure(engine, context, failure)
     finally:
         if context.before_response:
             await run_before_response(context)
-
-
-def _check_capability(engine: "Engine", context: RequestContext) -> None:
-    try:
-        engine.capabilities_for(context).check(context.request.row, context.request.revision)
-    except ProtocolError as failure:
-        log.debug("a request is refused: %s", failure)
-        raise
 
 
 def encode_failure(engine: "Engine", context: RequestContext, failure: BaseException) -> bytes:

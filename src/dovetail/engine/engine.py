@@ -127,7 +127,7 @@ class Engine:
         self.tasks: Tasks | None = None  # from the first tool with `task=` on
         self.observers: dict[str, Callable[[Engine, Layer], Layer]] = {}  # by kind: layers around tasks
         self.metrics: Metrics | None = None  # of the process group
-        self.telemetry: Telemetry | None = None  # its own, or that of the server it is mounted in
+        self.telemetry: Telemetry | None = None  # of the root: it counts for mounted servers too
         self.chain: Layer | None = compile_chain(self, ()) if has_own_middleware else None
         self.unconditional_methods: frozenset[str] = frozenset()  # need no check of capabilities; none until known
         self.methods: Mapping[str, Method] = REQUEST_ROWS  # with those of extensions
@@ -145,7 +145,8 @@ class Engine:
         self.refresher: Refresher | None = None  # from the first function on
         self._sealer: Sealer | None = None
         if (tracing := telemetry_module(options.telemetry)) is not None:
-            tracing.observe(self)
+            self.telemetry = tracing.Telemetry(self.redactor, with_content=options.telemetry_content)
+            self.observe("trace", self.telemetry.layer)
         for catalog, kind in self._catalogs():
             catalog.on_change(partial(self._catalog_changed, kind))
 

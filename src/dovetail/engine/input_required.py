@@ -32,14 +32,13 @@ from dovetail.protocol import jsonrpc, request_state
 from dovetail.protocol.capabilities import require_client_support
 from dovetail.protocol.elicitation import MAX_INPUT_REQUESTS, InputRequest, InputRequired, ServerRequest
 from dovetail.protocol.methods import CallToolParams, GetPromptParams, ReadResourceParams
-from dovetail.protocol.request_state import MAX_ROUNDS, Asked, Binding, Round
+from dovetail.protocol.request_state import MAX_ROUNDS, Binding, Round
 from dovetail.protocol.results import InputRequiredResult
 from dovetail.schema.encode import OutputError, encode_json
 from dovetail.state.base import MAX_TTL, StateBackend
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
-    from dovetail.engine.metrics import Metrics
 
 log = logging.getLogger("dovetail")
 
@@ -65,42 +64,32 @@ def resume(engine: "Engine", context: RequestContext) -> None:
     if previous is not None and (metrics := engine.metrics) is not None:
         metrics.add(lazy.metrics.REPLAYS, context.request.method)
         metrics.add(lazy.metrics.QUESTIONS, "answered", by=len(responses.keys() & {*previous.requested}))
+    telemetry = (context.served or engine).telemetry
+    if previous is not None and previous.asked is not None and telemetry is not None:
+        telemetry.answered(previous.asked, responses)
     context.server_requests = ReplayedRequests(engine, context, previous, responses)
 
 
 def _open_state(engine: "Engine", context: RequestContext, token: str) -> Round:
     """Open the request state. The client gets the same error for every bad state; only the log has the reason."""
     try:
-        return _read_state(engine, context, token, metrics=engine.metrics)
-    except BadSeal as bad:
-        log.warning("%s: a request state was refused: %s", context.request.method, bad)
-        raise ProtocolError(BAD_STATE, code=INVALID_PARAMS) from None
-
-
-def _read_state(engine: "Engine", context: RequestContext, token: str, *, metrics: "Metrics | None" = None) -> Round:
-    """Raises BadSeal. `metrics` count what has expired."""
-    try:
         previous = request_state.decode_round(engine.sealer.open(token))
+    except BadSeal as bad:
+        raise _bad_state(context, str(bad)) from None
     except msgspec.DecodeError:
-        raise BadSeal("it was sealed by another version of this library") from None
+        raise _bad_state(context, "it was sealed by another version of this library") from None
     if previous.expires <= time.time():
-        if metrics is not None:
+        if (metrics := engine.metrics) is not None:
             metrics.add(lazy.metrics.QUESTIONS, "timed_out", by=len(previous.requested))
-        raise BadSeal("it has expired")
+        raise _bad_state(context, "it has expired")
     if (difference := _binding(engine, context).difference(previous.binding)) is not None:
-        raise BadSeal(f"it was made for another request, whose {difference} was different")
+        raise _bad_state(context, f"it was made for another request, whose {difference} was different")
     return previous
 
 
-def asked_before(engine: "Engine", context: RequestContext) -> tuple[Asked, list[str]] | None:
-    """What the round before asked, and the methods of the questions that are answered now, if it was traced."""
-    params: InteractiveParams = context.request.params
-    with suppress(BadSeal, ProtocolError):
-        asked = _read_state(engine, context, str(params.request_state)).asked
-        responses = request_state.read_responses(params.input_responses)
-        if asked is not None:
-            return asked, [method for key, method in asked.methods.items() if key in responses]
-    return None
+def _bad_state(context: RequestContext, reason: str) -> ProtocolError:
+    log.warning("%s: a request state was refused: %s", context.request.method, reason)
+    return ProtocolError(BAD_STATE, code=INVALID_PARAMS)
 
 
 def _binding(engine: "Engine", context: RequestContext) -> Binding:
@@ -287,8 +276,7 @@ class ReplayedRequests:
     def _next_round(self, wasted: int) -> Round:
         previous, now, default = self._previous, time.time(), self._engine.options.answer_timeout
         timeouts = self._timeouts or [default]
-        telemetry = self._engine.telemetry
-        methods = {key: each["method"] for key, each in self._pending.items()}
+        telemetry = (self._context.served or self._engine).telemetry
         ends = previous.ends or now + CALL_LIFETIME_FACTOR * max(default, *timeouts)
         return Round(
             call=previous.call,
@@ -303,7 +291,7 @@ class ReplayedRequests:
             steps=self._steps.results,
             wasted=wasted,
             state=previous.state if self._author_state is None else self._author_state,
-            asked=None if telemetry is None else telemetry.asking(methods),
+            asked=None if telemetry is None else telemetry.asking(self._pending),
         )
 
     @property

@@ -252,6 +252,8 @@ class Mount:
         context.served = context.served or self.parent
         await self.child.start(self.given)
         try:
+            if (telemetry := context.served.telemetry) is not None:
+                work = partial(telemetry.mounted, self.child.info.name, context.request, work)
             return self.renamed(await work())
         finally:
             await self.child.stop()
@@ -313,8 +315,6 @@ class Mounts:
         if child is not None and child.refresher is not None:
             self.engine.open_refresher()
         self.engine.forget_capabilities()
-        if "trace" in self.engine.observers:
-            lazy.telemetry.observe_mounted(self.engine)
         if self.engine.is_serving:
             self._run_late(self._enter(mount))
 

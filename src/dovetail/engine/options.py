@@ -108,21 +108,18 @@ def random_secrets() -> Secrets:
     return Secrets([os.urandom(32)])
 
 
-# Variables of OpenTelemetry, one of which switches traces on.
-TRACE_VARIABLES = (
-    *("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
-    *("OTEL_PYTHON_TRACER_PROVIDER", "OTEL_CONFIG_FILE"),
-)
+def wants_traces(environ: Mapping[str, str], option: bool | None = None) -> bool:
+    """Whether there shall be spans: by the option, or else if there is any variable of OpenTelemetry."""
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    by_variable = any(name.startswith("OTEL_") for name in environ) and environ.get("OTEL_TRACES_EXPORTER") != "none"
+    return by_variable if option is None else option
 
 
 def telemetry_module(option: bool | None) -> ModuleType | None:
     """The module that makes spans, loaded; None if there shall be none. Raises SetupError if its package is missing."""
-    environ = os.environ
-    is_wanted = any(map(environ.get, TRACE_VARIABLES)) and environ.get("OTEL_TRACES_EXPORTER") != "none"
-    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or not (is_wanted if option is None else option):
-        return None
     try:
-        return lazy.telemetry
+        return lazy.telemetry if wants_traces(os.environ, option) else None
     except SetupError:
         if option:
             raise

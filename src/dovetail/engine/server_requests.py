@@ -119,10 +119,11 @@ class LiveRequests:
                 self._pending.add(task)
                 try:
                     exchange: Awaitable[Any] = self._exchange(input_request, timeout)
-                    method, engine = input_request.server_request.method, self._engine
-                    if engine.metrics is not None:
-                        exchange = lazy.metrics.asked(engine.metrics, exchange)
-                    return await (exchange if engine.telemetry is None else engine.telemetry.ask(method, exchange))
+                    method, metrics = input_request.server_request.method, self._engine.metrics
+                    telemetry = (self._context.served or self._engine).telemetry
+                    if metrics is not None:
+                        exchange = lazy.metrics.asked(metrics, exchange)
+                    return await (exchange if telemetry is None else telemetry.ask(method, exchange))
                 finally:
                     self._pending.discard(task)
 

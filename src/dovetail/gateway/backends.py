@@ -85,8 +85,6 @@ class BackendSession(ClientSession):
     async def carry(self, call: "Call", method: str, params: Params) -> Raw:
         """The result of a request of a client."""
         level = call.level
-        if self._telemetry is not None:
-            params = self._telemetry.without_context(params)
         self._is_shared |= self._owner not in (None, call.caller.owner)
         self._owner = call.caller.owner or "unknown"
         if level is not None and self.revision.handshake and "logging" in self.negotiated.capabilities:

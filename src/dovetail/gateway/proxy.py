@@ -125,7 +125,7 @@ class Proxy(Server):
         if self._listed.problem:
             raise SetupError(self._listed.problem)
         auth = await call_maybe_async(self._auth, principal) if self._asks_auth else self._auth
-        is_traced = "trace" in self.engine.observers
+        is_traced = self.engine.root.telemetry is not None
         options: Any = {**self._connection, "auth": auth, "capabilities": capabilities, "telemetry": is_traced}
         return BackendSession(make_transport(self._listed.target, options), options, asks_auth=self._asks_auth)
 

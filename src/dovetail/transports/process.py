@@ -33,9 +33,8 @@ FLUSH_TIMEOUT = 0.5  # seconds for the log to be written
 EXECUTOR_THREADS = 64
 LEVEL_VARIABLE = "DOVETAIL_LOG_LEVEL"
 FORMAT_VARIABLE = "DOVETAIL_LOG_FORMAT"
-TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MAX_LINES = 500  # pending lines of the log
-MAX_LINE_BYTES = 16 * 1024
+MAX_LINE_BYTES = 64 * 1024
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -110,8 +109,12 @@ class MainThreadStream:
         return getattr(self._stream, name) if is_main else lambda *_: None
 
 
-def refuse_nested_run() -> None:
-    """Raises SetupError where `run()` can't work: in an event loop, or while the `dovetail` command imports it."""
+def check_start() -> None:
+    """Raises SetupError where `run()` can't work: in an event loop, or while the `dovetail` command imports it.
+
+    So it does for a format of the log that is not known, before there are workers.
+    """
+    log_is_json()
     if programs_being_imported:
         raise SetupError(
             f"{programs_being_imported[-1]} calls run() while it is imported, but the dovetail command serves it: "
@@ -248,7 +251,8 @@ def log_to_stderr(engine: "Engine") -> None:
     if log.hasHandlers():
         return
     handler = StderrHandler()
-    handler.setFormatter(_json_formatter(engine.redactor) if is_json else logging.Formatter(TEXT_FORMAT))
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(_json_formatter(engine.redactor) if is_json else plain)
     handler.addFilter(RedactingFilter(engine.redactor))
     log.addHandler(handler)
     if log.level == logging.NOTSET:
@@ -273,13 +277,13 @@ def print_line(line: str, level: int = logging.INFO) -> None:
     """Write a line to stderr at once, in the format of the log. The parent of workers must not start a log's thread."""
     with contextlib.suppress(Exception):  # stderr may be closed or None
         if log_is_json():
-            line = _json_formatter(Redactor()).format(_record("dovetail", level, line.removeprefix("dovetail: ")))
+            line = _json_formatter(Redactor()).format(_record(level, line.removeprefix("dovetail: ")))
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
 
 
-def _record(name: str, level: int, message: str) -> logging.LogRecord:
-    return logging.LogRecord(name, level, "", 0, message, None, None)
+def _record(level: int, message: str) -> logging.LogRecord:
+    return logging.LogRecord("dovetail", level, "", 0, message, None, None)
 
 
 class StderrHandler(logging.Handler):
@@ -302,8 +306,7 @@ class StderrHandler(logging.Handler):
         try:
             text = self.format(record)
         except Exception:
-            shown = f"{record.levelname} {record.name}: [this record can't be shown]"
-            text = self.format(_record("dovetail", logging.ERROR, shown))
+            text = f"{record.levelname} {record.name}: [this record can't be shown]"
         line = text.encode("utf-8", "backslashreplace")
         self._queue.put((line if len(line) <= MAX_LINE_BYTES else line[:MAX_LINE_BYTES] + b" [cut]") + b"\n")
         if self._thread is None:
@@ -326,7 +329,7 @@ class StderrHandler(logging.Handler):
             dropped = self.dropped
             if dropped > reported:
                 text = f"... and {dropped - reported} more lines that were not read in time were dropped"
-                item += self.format(_record("dovetail", logging.WARNING, text)).encode() + b"\n"
+                item += self.format(_record(logging.WARNING, text)).encode() + b"\n"
                 reported = dropped
             with contextlib.suppress(OSError):  # stderr is closed
                 write_all(self._descriptor, item)

@@ -27,15 +27,7 @@ from dovetail.transports.http.legacy_sse import STREAM_ROUTE
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.routes import MOUNT, AnnouncedApp
 from dovetail.transports.http11.protocol import ServerState
-from dovetail.transports.process import (
-    StopSignal,
-    end_lifespan,
-    log_is_json,
-    log_to_stderr,
-    print_line,
-    refuse_nested_run,
-    run_process,
-)
+from dovetail.transports.process import StopSignal, check_start, end_lifespan, log_to_stderr, print_line, run_process
 from dovetail.transports.supervisor import RestartPolicy, Supervisor, watch_parent
 
 OTHER_DESCRIPTORS = 500  # open files of a process besides its connections
@@ -71,8 +63,7 @@ def serve_http(
     `sockets`: of a parent process, instead of those that the options name. `started`: called instead of printing the
     URL.
     """
-    refuse_nested_run()
-    log_is_json()  # or each worker would raise
+    check_start()
     is_single = options.workers == 1
     if is_single:  # workers do this after the fork, for it starts a thread
         log_to_stderr(engine)

@@ -24,7 +24,7 @@ from dovetail.engine.connection import Connection
 from dovetail.engine.engine import Engine
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.transports.pipes import STDERR, STDIN, STDOUT, Line, LineSplitter, Reader, open_reader, open_writer
-from dovetail.transports.process import StopSignal, end_lifespan, log_to_stderr, refuse_nested_run, run_process
+from dovetail.transports.process import StopSignal, check_start, end_lifespan, log_to_stderr, run_process
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
@@ -100,7 +100,7 @@ def serve_stdio(engine: Engine, *, owner: Any = None, state: Any = None, timings
     Stdin and stdout are not restored. Text that a stuck thread, or code after `run()`, prints later must not reach the
     client either; and the client sees at once that the server has ended.
     """
-    refuse_nested_run()
+    check_start()
     url = state or os.environ.get(STATE_VARIABLE)
     if url and not isinstance(url, str):
         raise SetupError(f'Server.run: state={url!r} is not possible; it must be a URL, such as "sqlite:state.db"')

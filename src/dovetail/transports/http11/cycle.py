@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import msgspec
@@ -27,7 +27,6 @@ BODY = "http.response.body"
 PHRASES = {status.value: status.phrase for status in HTTPStatus}
 STATUS_LINES = {status: f"HTTP/1.1 {status} {PHRASES.get(status, '')}\r\n".encode() for status in range(200, 600)}
 BODILESS = {204, 304}
-MAX_PATH = 1024  # characters in a log of JSON lines
 FRAMING = {b"connection", b"content-length", b"date", b"transfer-encoding"}
 NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
@@ -231,14 +230,12 @@ def log_access(protocol: "HttpProtocol", scope: Scope | None, status: int, began
     client = protocol.client
     address = ":".join(map(str, client or ()))
     line = "-"
-    fields: dict[str, Any] = {"status": status}  # of a line of JSON
     if scope is not None:
         caller = protocol.state.proxies.address_of(scope)
         if client is None or caller != client[0]:
             address = caller or ""  # behind a proxy, where no port is known
         line = f"{scope['method']} {quote(scope['path'])} HTTP/{scope['http_version']}"
-        fields |= {"method": scope["method"], "path": quote(scope["path"])[:MAX_PATH]}
-    shown: dict[str, Any] = {"http": {"address": address, **fields}}
+    shown: dict[str, float] = {"status": status}  # in a line of JSON
     if began:
         shown["duration_ms"] = round((time.perf_counter() - began) * 1000, 3)
     access_log.info('%s - "%s" %d', address, line, status, extra={"dovetail": shown})

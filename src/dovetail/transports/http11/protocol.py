@@ -241,9 +241,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         if self.state.options.access_log:
             cycle = None if self._parser.in_head else self._parser.cycle
-            log_access(
-                self, None if cycle is None else cycle.scope, refusal.status, 0.0 if cycle is None else cycle.began
-            )
+            log_access(self, None if cycle is None else cycle.scope, refusal.status)
         self.transport.write(refusal.response(self.state.date_line))
         self._close_gracefully()
 
