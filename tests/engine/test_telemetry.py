@@ -286,6 +286,7 @@ async def test_a_malformed_context_is_ignored(spans: Spans, meta: Any, caplog: p
         {"baggage": "user=b;;=,\n"},
         {"baggage": "user=" + "b" * 9000},
         {"baggage": "user=\N{SNOWMAN}"},
+        {"baggage": "user=b;;=,no member," + "x,!=1," * 60},
         {"baggage": 1},
         {"tracestate": []},
     ],

@@ -5,6 +5,7 @@ HTTP. The user configures the SDK. As long as there is none, calls go straight t
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
@@ -54,6 +55,9 @@ NAMED_BY = {"tools/call": TOOL, "prompts/get": PROMPT}  # the method: the attrib
 UNTRACED = frozenset({"subscriptions/listen"})  # which lasts as long as its client
 MAX_CONTENT = 16 * 1024  # bytes of arguments, and of a result
 MAX_CONTEXT = {"traceparent": 512, "tracestate": 512, "baggage": 4096}  # characters
+# What else baggage may hold fills the log with warnings of the propagator.
+_VALUE = r"[!#-+\--:<-\[\]-~]*"
+_BAGGAGE_MEMBER = re.compile(rf" ?[\w.*-]+={_VALUE}(;[\w.*-]+(={_VALUE})?)*", re.ASCII)
 
 _NOT_CONFIGURED = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 _trace_context = TraceContextTextMapPropagator()
@@ -87,6 +91,8 @@ def _extract(carrier: Mapping[str, Any]) -> Context:
     texts = {key: each for key in MAX_CONTEXT if isinstance(each := carrier.get(key), str)}
     fit = {key: each for key, each in texts.items() if len(each) <= MAX_CONTEXT[key]}
     printable = {key: each for key, each in fit.items() if each.isascii() and each.isprintable()}
+    if not all(map(_BAGGAGE_MEMBER.fullmatch, printable.get("baggage", "").split(","))):
+        printable.pop("baggage", None)
     return _propagator.extract(printable, Context())
 
 
