@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,14 @@ async def test_a_server_that_is_mounted_later_is_measured_too() -> None:
     server.asgi(metrics=True)
     server.mount(child, namespace="sub")
     assert child.engine.metrics is server.engine.metrics is not None
+
+
+def test_memory_is_taken_as_it_is_used() -> None:
+    tracemalloc.start()
+    try:
+        metrics = Metrics()
+        metrics.add(COUNTER, "failed")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000

@@ -33,6 +33,8 @@ Key = tuple[str, ...]  # the name of a family, and its labels
 Values = dict[str, dict[tuple[str, ...], list[float]]]  # by family, then by labels: its cells, summed over the workers
 
 SLAB_BYTES = 8 * 1024 * 1024  # of address space: memory is taken as it is used
+# Of a process, also where another server forks it; Windows has neither forks nor these flags.
+PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 HEADER = 1  # cell of a slab before its series: how many cells are used
 MAX_LABEL = 200  # characters
 FAILURES = frozenset({"tool_error", "error", "refused"})  # of the outcomes
@@ -102,7 +104,7 @@ def _doubles(buffer: mmap.mmap | bytes | bytearray) -> Cells:
 class Slab:
     """The memory of one worker: series after series, each with its key, which is read once."""
 
-    def __init__(self, memory: mmap.mmap | bytearray) -> None:
+    def __init__(self, memory: mmap.mmap) -> None:
         self.cells = _doubles(memory)
         self.series: dict[Key, Cells] = {}
         self._position = HEADER
@@ -138,7 +140,7 @@ class Metrics:
     def __init__(self) -> None:
         self.on_update: list[Callable[[], None]] = []  # they set the gauges of this worker
         self.on_failure: Callable[[Engine, Request, str, str, float, Any], None] | None = None  # for the console
-        self._slabs = [Slab(bytearray(SLAB_BYTES))]
+        self._slabs = [Slab(mmap.mmap(-1, SLAB_BYTES, **PRIVATE))]
         self.take_slab(0)
 
     def share(self, workers: int) -> None:
