@@ -343,12 +343,12 @@ def _watch_http(patch: Patch) -> list[Witness]:
     gallery = _Gallery()
     watched: dict[int, tuple[HttpResponse, Witness]] = {}  # the response is kept: ids are used again
 
-    make_request, stream_init = HttpRequest.from_scope, GetStream.__init__
+    make_request, stream_init = HttpRequest.from_scope.__func__, GetStream.__init__  # type: ignore[attr-defined]
     make_context = Endpoint._context
     send_json, send_event = HttpResponse.json, HttpResponse.event
 
-    def watched_request(*arguments: Any) -> HttpRequest:
-        request = make_request(*arguments)
+    def watched_request(kind: type[HttpRequest], *arguments: Any) -> HttpRequest:
+        request: HttpRequest = make_request(kind, *arguments)
         if request.route != STREAM_ROUTE:  # what that stream carries is judged where its connection writes it
             watched[id(request.response)] = (request.response, gallery.new())
         return request
@@ -377,7 +377,7 @@ def _watch_http(patch: Patch) -> list[Witness]:
                 watched[id(self)][1].received(event.data)
         await send_event(self, frame, **options)
 
-    patch(HttpRequest, "from_scope", watched_request)
+    patch(HttpRequest, "from_scope", classmethod(watched_request))
     patch(Endpoint, "_context", watched_context)
     patch(GetStream, "__init__", watched_stream)
     patch(HttpResponse, "json", watched_json)

@@ -227,6 +227,23 @@ async def test_histograms_add_up_and_promtool_finds_nothing_wrong(serve: Serve) 
     assert (checked.returncode, checked.stderr.decode()) == (0, "")
 
 
+async def test_refusals_of_http_count_by_their_status(serve: Serve) -> None:
+    app = await serve(metrics=True, max_body_bytes=1000)
+    wire = HttpWire(app)
+    for method, path, headers in (
+        ("GET", "/nowhere", {}),
+        ("POST", "/mcp", {"host": "evil.example"}),
+        ("PUT", "/mcp", {}),
+        ("POST", "/mcp", {"content-type": "text/plain"}),
+    ):
+        await wire.raw(method, b"{}", headers, path=path).done()
+    await wire.raw("POST", b" " * 2000).done()
+    wire.session_id, wire.version = "unknown", "2025-11-25"
+    await wire.post("ping")
+    counts = parsed(await scrape(app))["dovetail_http_refusals_total"]
+    assert counts == {("404",): 2, ("403",): 1, ("405",): 1, ("415",): 1, ("413",): 1}
+
+
 async def test_limits_say_who_waits_and_who_is_refused(serve: Serve) -> None:
     server, go, entered = Server("limited", version="1.0.0", max_queue=1, rate_limit="5/day"), asyncio.Event(), []
 

@@ -65,6 +65,7 @@ OPERATIONS = Family(
 )  # fmt: skip
 SESSIONS = Family("dovetail_sessions", "gauge", "Open HTTP sessions, by the workers that opened them.")
 STREAMS = Family("dovetail_streams", "gauge", "Open streams: GET, HTTP+SSE, subscriptions/listen.")
+HTTP_REFUSALS = Family("dovetail_http_refusals_total", "counter", "Refused HTTP requests, by status.", ("status",))
 REFUSALS = Family("dovetail_refused_calls_total", "counter", "Calls that a limit refused.", (TOOL, "reason"))
 QUEUE_TIME = Family("dovetail_queue_duration_seconds", "histogram", "Time until calls had their slots.", (TOOL,))
 SLOTS = Family("dovetail_slots", "gauge", "Calls that may run at once, by limit.", ("limit",))

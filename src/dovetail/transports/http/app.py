@@ -71,9 +71,11 @@ class HttpApp:
             self._documents = documents
             self._public_handlers |= dict.fromkeys(documents.routes, documents.serve)
         self._urls = documents.urls if documents else ResourceUrls(options.public_url, options.path, self._proxies)
+        self._new_request = HttpRequest.from_scope
         if options.metrics:
             endpoint = lazy_http.metrics.MetricsEndpoint(engine, options, self._proxies)
             self._public_handlers[lazy_http.metrics.PATH] = endpoint
+            self._new_request = lazy_http.metrics.counted_requests(endpoint.metrics).from_scope
         taken = {*self._public_handlers, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
         if options.path in taken:
             raise SetupError(f"path={options.path!r} is not possible: something else is served there; choose another")
@@ -87,7 +89,7 @@ class HttpApp:
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1000, "reason": "MCP is served over HTTP"})
         route = route_of(scope) if scope.get("root_path") else scope["path"].rstrip("/")
-        request = HttpRequest.from_scope(scope, receive, send, route)
+        request = self._new_request(scope, receive, send, route)
         try:
             await self._route(request)
             if not request.response.started:

@@ -11,6 +11,7 @@ from dovetail.engine.engine import Engine
 from dovetail.engine.metrics import BUCKETS, FAMILIES, Family, Metrics, Values
 from dovetail.engine.sessions import Sessions
 from dovetail.errors import INVALID_REQUEST, ProtocolError, Unauthorized
+from dovetail.protocol.methods import RequestId
 from dovetail.state.base import StateBackend
 from dovetail.transports.http.in_flight import AppStatus
 from dovetail.transports.http.options import HttpOptions
@@ -35,7 +36,7 @@ class MetricsEndpoint:
     """The handler of `/metrics`, open to this machine, or to those who have the token."""
 
     def __init__(self, engine: Engine, options: HttpOptions, proxies: TrustedProxies) -> None:
-        self._metrics = names.watch(engine)
+        self.metrics = names.watch(engine)
         # this folder may not import the version
         self._build = sys.modules["dovetail"].__version__, engine.info.name, engine.info.version
         self._expected = None if options.metrics_token is None else f"bearer {options.metrics_token}".encode()
@@ -45,8 +46,8 @@ class MetricsEndpoint:
         if request.method not in ("GET", "HEAD"):
             return await request.refuse_method(b"GET, HEAD", "GET this path")
         self._check(request)
-        self._metrics.update()
-        values = self._metrics.read()
+        self.metrics.update()
+        values = self.metrics.read()
         values[names.BUILD.name] = {self._build: [1.0]}
         response = RouteResponse(render(values), 200, HEADERS)
         request.response.started = request.response.ended = True
@@ -62,6 +63,19 @@ class MetricsEndpoint:
         if not hmac.compare_digest(scheme.lower() + b" " + token.strip(b" \t"), self._expected):
             request.response.challenger = lambda _: CHALLENGE
             raise Unauthorized(NEEDS_TOKEN)
+
+
+def counted_requests(metrics: Metrics) -> type[HttpRequest]:
+    """Requests that count their refusals."""
+
+    class CountedRequest(HttpRequest, eq=False):
+        async def refuse(
+            self, failure: ProtocolError, id: RequestId | None = None, *, id_optional: bool = True
+        ) -> None:
+            metrics.add(names.HTTP_REFUSALS, str(failure.http_status))
+            await super().refuse(failure, id, id_optional=id_optional)
+
+    return CountedRequest
 
 
 def render(values: Values) -> bytes:

@@ -111,8 +111,8 @@ class HttpRequest(msgspec.Struct, eq=False):
         await self.refuse(failure)
 
     async def refuse_method(self, allowed: bytes, text: str) -> None:
-        body = jsonrpc.error(None, ProtocolError(text, code=INVALID_REQUEST))
-        await self.response.json(405, body, [(b"allow", allowed)])
+        self.response.add_headers([(b"allow", allowed)])
+        await self.refuse(ProtocolError(text, code=INVALID_REQUEST, http_status=405))
 
     def require_json(self) -> None:
         """Raises ProtocolError unless the body is JSON in UTF-8, as far as the headers say."""
