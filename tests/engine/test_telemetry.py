@@ -21,6 +21,7 @@ import costs
 from dovetail import Client, Context, Depends, ProtocolError, Proxy, Server, ToolError
 from http_serving import serving, settle
 from http_wire import HttpWire
+from secret_examples import ALL_SECRETS, KEYED, TEXTS
 from server_requests import accept
 from task_stage import DECLARED, TaskClient, TaskStage
 from tracing import CLIENT, Recorded, Spans, recording
@@ -191,7 +192,11 @@ async def test_no_secret_is_in_a_span(spans: Spans, shown: bool) -> None:
         await wire.exchange(wire.request("tools/list", {}, id=f"token={SECRET}"))
         await client.read_resource(f"notes://me:{SECRET}@host/?token={SECRET}{'x' * 5000}")
         await client.call_tool("echo", {"data": SECRETS})
-    assert not any(SECRET in each.whole for each in spans.all())
+        await client.call_tool("echo", {"data": KEYED})
+        for text, _ in TEXTS:
+            await client.call_tool("echo", {"data": {"words": [text]}})
+            await wire.exchange(wire.request("tools/call", {"name": text}, id=text))
+    assert not [each for each in (SECRET, *ALL_SECRETS) if any(each in span.whole for span in spans.all())]
     first, long = spans.named("tools/call echo")[:2]
     assert ("visible" in first.attributes.get("gen_ai.tool.call.arguments", "")) == shown
     assert ("visible" in first.attributes.get("gen_ai.tool.call.result", "")) == shown

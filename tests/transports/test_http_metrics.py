@@ -19,6 +19,7 @@ from dovetail.transports.http.options import HttpOptions
 from http_serving import Serve, Stage, until
 from http_wire import CAPABILITIES_KEY, HttpWire, post, text_of
 from remote_state import RemoteState
+from secret_examples import ALL_SECRETS, KEYED, TEXTS
 from server_requests import accept, answer_to, input_responses
 from task_stage import DECLARED, TaskStage
 from tracing import recording
@@ -203,6 +204,19 @@ async def test_calls_are_counted_by_tool_and_outcome_with_registered_names_alone
     assert counts["resources/read", MODERN, "error", "-32602"] == 1
     assert "ann" not in text.lower()
     assert str(session.session_id) not in text
+
+
+async def test_no_secret_is_in_the_metrics(serve: Serve) -> None:
+    app = await serve(metrics=True)
+    wire = HttpWire(app)
+    for text in (*(f"{key}={secret}" for key, secret in KEYED.items()), *(text for text, _ in TEXTS)):
+        await wire.call("crash", {"name": text})
+        for method, params in (("tools/call", {"name": text}), ("resources/read", {"uri": f"note://{text}"})):
+            await wire.post(method, params, id=text)
+        await wire.post(text.replace("\n", " "))
+    shown = await scrape(app)
+    assert 'gen_ai_tool_name="crash"' in shown
+    assert not [each for each in ALL_SECRETS if each in shown]
 
 
 async def test_histograms_add_up_and_promtool_finds_nothing_wrong(serve: Serve) -> None:
