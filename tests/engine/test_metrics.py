@@ -15,7 +15,8 @@ from opentelemetry.semconv.attributes import error_attributes
 
 from dovetail import Server
 from dovetail.engine.handlers import HANDLERS
-from dovetail.engine.metrics import FAMILIES, Family, Metrics, Values
+from dovetail.engine.metrics import FAMILIES, Family, Metrics, Values, watch
+from wire import MODERN, Wire
 
 DOCS = Path(__file__).parents[2] / "docs"
 CALLS = FAMILIES["mcp_server_operation_duration_seconds"]
@@ -149,6 +150,25 @@ def test_series_have_a_bound_and_those_without_room_are_counted() -> None:
     assert series(values, FAMILIES["dovetail_metrics_unrecorded_total"]) == {(): 60_000.0 - recorded}
     metrics.observe(CALLS, "tools/call", "2026-07-28", "tool-0", "ok", "", seconds=0.001)
     assert sum(metrics.read()[CALLS.name]["tools/call", "2026-07-28", "tool-0", "ok", ""][:-1]) == 2
+
+
+async def test_each_call_without_room_for_its_series_is_counted() -> None:
+    server = Server("full", version="1.0.0")
+
+    @server.tool
+    async def late() -> str:
+        return "x"
+
+    metrics, lost = watch(server.engine), FAMILIES["dovetail_metrics_unrecorded_total"]
+    for number in range(60_000):
+        metrics.observe(CALLS, "tools/call", "2026-07-28", f"tool-{number}", "ok", "", seconds=0.001)
+    for number in range(100):  # smaller ones, for the rest
+        metrics.add(COUNTER, str(number))
+    async with Wire(server, MODERN) as wire:
+        for _ in range(3):
+            before = series(metrics.read(), lost)[()]
+            await wire.exchange(wire.request("tools/call", {"name": "late", "arguments": {}}))
+            assert series(metrics.read(), lost)[()] == before + 1
 
 
 # ── what they cost where they are off ──

@@ -232,7 +232,7 @@ def measured(engine: "Engine", inner: "Layer") -> "Layer":
         cells = metrics.series.get(key) or metrics.cells(OPERATIONS, *key[1:])
         cells[bisect_left(BUCKETS, seconds)] += 1
         cells[-1] += seconds
-        if outcome == "ok" and tool:
+        if outcome == "ok" and tool and key in metrics.series:  # else there is no room, which each call counts
             metrics.good_calls[tool, request.revision.name] = cells
         if metrics.on_failure is not None and outcome in FAILURES:
             metrics.on_failure(engine, request, tool, outcome, seconds, answer)
