@@ -4,11 +4,14 @@ import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import inf
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
 from dovetail.protocol.scopes import checked_scopes, read_scopes
+
+if TYPE_CHECKING:
+    from dovetail.transports.http.asgi import App
 
 MAX_TOKEN = 16 * 1024  # characters
 
@@ -76,6 +79,14 @@ class Verifier(Protocol):
 
 
 VerifyFunction = Callable[[str], Awaitable[Principal | None] | Principal | None]
+
+
+class AuthorizationServer(Protocol):
+    """An authorization server in this process: the app serves its routes, by their public paths, beside its own."""
+
+    def verifier(self) -> Verifier: ...
+
+    def routes(self) -> "Mapping[str, App]": ...
 
 
 class Verification(NamedTuple):

@@ -3,7 +3,7 @@
 import getpass
 import sys
 
-from dovetail.authserver.users import hash_password
+from dovetail.authserver.passwords import hash_password
 from dovetail.errors import SetupError
 
 USAGE = "usage: python -m dovetail.authserver hash    (asks for a password, or reads one line from a pipe)"

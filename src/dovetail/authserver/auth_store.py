@@ -24,7 +24,7 @@ from dovetail.state.memory import MemoryState
 # Any caller can create records of the first family, which has one share of a store. Records of grants and revocations
 # are of the second family: they must fit even if that share is full.
 UNTRUSTED, GRANTED = "authserver", "granted"
-GRANTED_KINDS = frozenset({"grant", "keys"})
+GRANTED_KINDS = frozenset({"grant", "keys", "upstream", "refreshing"})
 KEY_POLL_INTERVAL = 60.0  # seconds
 
 log = logging.getLogger("dovetail.authserver")
@@ -98,6 +98,9 @@ class AuthStore:
 
     async def touch(self, kind: str, name: str, seconds: float) -> None:
         await self._backend.touch(self._key(kind, name), seconds)
+
+    async def delete(self, kind: str, name: str) -> None:
+        await self._backend.delete(self._key(kind, name))
 
     def _key(self, kind: str, name: str) -> str:
         family = GRANTED if kind in GRANTED_KINDS else UNTRUSTED

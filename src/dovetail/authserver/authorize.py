@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from html import escape
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -18,10 +19,13 @@ from dovetail.auth.fetch import is_loopback_url
 from dovetail.authserver.auth_store import AttemptLimit, Sealed
 from dovetail.authserver.clients import CODE, REFRESH, ClientDirectory, OAuthClient, is_url
 from dovetail.authserver.oauth_http import OAuthError, address_of, digest, form_fields, is_registered, parse_fields
+from dovetail.authserver.passwords import Passwords
 from dovetail.authserver.tokens import Grant, TokenIssuer
-from dovetail.authserver.users import Users
 from dovetail.errors import ProtocolError
 from dovetail.transports.http.routes import RouteRequest, RouteResponse
+
+if TYPE_CHECKING:
+    from dovetail.authserver.callback import ProviderSignIn
 
 CONSENT_TIMEOUT = 600.0  # seconds for the user to answer
 SIGN_IN_LIFETIME = 3600.0  # seconds
@@ -49,10 +53,16 @@ class ConsentRequest(Sealed, frozen=True, kw_only=True, tag="asked"):
 
 
 class ConsentCookie(Sealed, frozen=True, kw_only=True, tag="browser"):
-    """Binds a consent request to the browser that shows it."""
+    """Binds a consent request to the browser that shows it, and remembers a consent if users sign in elsewhere."""
 
     nonce: str
     client: str
+    user: str = ""  # who has consented, to the rest
+    redirect_uri: str = ""
+    scopes: tuple[str, ...] = ()
+
+    def remembers(self, consent: ConsentRequest) -> bool:
+        return bool(self.user) and self.redirect_uri == consent.redirect_uri and {*consent.scopes} <= {*self.scopes}
 
 
 class SignInCookie(Sealed, frozen=True, kw_only=True, tag="user"):
@@ -67,16 +77,14 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     path: str
     clients: ClientDirectory
-    users: Users
+    users: "Passwords | ProviderSignIn"
     tokens: TokenIssuer
 
     async def page(self, request: RouteRequest) -> RouteResponse:
         try:
             return await (self._post(request) if request.method == "POST" else self._get(request))
         except (OAuthError, ProtocolError) as failure:
-            refusal = OAuthError.from_failure(failure)
-            body = f"<h1>{escape(ERROR_TITLE)}</h1><p>{escape(refusal.description)}</p>"
-            return html_response(ERROR_TITLE, body, refusal.status, refusal.headers)
+            return error_page(OAuthError.from_failure(failure))
 
     async def _get(self, request: RouteRequest) -> RouteResponse:
         fields = parse_fields(request.scope.get("query_string", b""))
@@ -88,17 +96,23 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             if client.is_self_registered and not is_loopback(redirect_uri):
                 raise  # or this server would be an open redirector (RFC 9700, 4.11.2)
             return self._redirect(redirect_uri, state, error=refusal.error, error_description=refusal.description)
-        keyring, cookie_name = self.tokens.keyring, consent_cookie_name(client.id)
+        keyring, cookie_name = self.tokens.keyring, consent_cookie_name(self.tokens.issuer, client.id)
         known = await keyring.open(read_cookie(request, cookie_name), ConsentCookie)
-        nonce = known.nonce if known and known.client == client.id else secrets.token_urlsafe(16)
+        known = known if known and known.client == client.id else None
+        nonce = known.nonce if known else secrets.token_urlsafe(16)
         until = keyring.now() + CONSENT_TIMEOUT
         consent = ConsentRequest(
             until=until, id=secrets.token_urlsafe(16), nonce=nonce, client=client.id, name=client.name,
             redirect_uri=redirect_uri, state=state, challenge=challenge, scopes=sorted(scopes),
             has_refresh=REFRESH in client.grant_types,
         )  # fmt: skip
-        sealed = await keyring.seal(ConsentCookie(until=until, nonce=nonce, client=client.id))
-        headers = set_cookie(cookie_name, sealed, CONSENT_TIMEOUT)
+        if known is not None and known.remembers(consent) and not isinstance(self.users, Passwords):
+            return await self.users.begin(request, consent, known.user)
+        headers = {}
+        if known is None or not known.user:  # a consent that is remembered stays
+            until += CONSENT_TIMEOUT  # for the way to a provider and back
+            sealed = await keyring.seal(ConsentCookie(until=until, nonce=nonce, client=client.id))
+            headers = set_cookie(cookie_name, sealed, 2 * CONSENT_TIMEOUT)
         return await self._consent_response(consent, await self._signed_in(request, redirect_uri), headers)
 
     async def _client_and_redirect_uri(self, fields: Mapping[str, str], address: str) -> tuple[OAuthClient, str]:
@@ -135,14 +149,18 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         scopes = "".join(f"<li>{escape(each)}</li>" for each in words)
         local = ": a program on this computer. Go on only if you have just started it yourself."
         days = round(self.tokens.refresh_seconds / 86_400, 1)
+        sign_in, next_step = SIGN_IN_FIELDS if user is None else SIGNED_IN.format(escape(user)), ""
+        if not isinstance(self.users, Passwords):
+            sign_in, next_step = "", SIGN_IN_ELSEWHERE.format(escape(self.users.provider_name))
         body = f"""<h1>Allow {name} to act for you?</h1>
 {f'<p class="wrong" role="alert">{escape(problem)}</p>' if problem else ""}
 {f"<p>It wants to:</p><ul>{scopes}</ul>" if scopes else ""}
+{next_step}
 <p>Then your browser goes to <strong>{escape(urlsplit(uri).netloc)}</strong>{local if is_loopback(uri) else "."}</p>
 {f"<p>It may stay connected for {days:g} days.</p>" if consent.has_refresh and days else ""}
 <form method="post" action="{escape(self.path)}">
 <input type="hidden" name="form" value="{escape(await self.tokens.keyring.seal(consent))}">
-{SIGN_IN_FIELDS if user is None else SIGNED_IN.format(escape(user))}
+{sign_in}
 <button name="answer" value="allow">Allow</button><button name="answer" value="deny" formnovalidate>Deny</button>
 </form>
 <p class="small">The program calls itself “{name}”; that was not checked.
@@ -152,18 +170,20 @@ Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
     async def _post(self, request: RouteRequest) -> RouteResponse:
         form = await form_fields(request)
         consent = await self._consent_request(request, form)
-        answer, redirect_uri, state = form.get("answer"), consent.redirect_uri, consent.state
-        if answer == "other":
+        users, answer, redirect_uri, state = self.users, form.get("answer"), consent.redirect_uri, consent.state
+        if answer == "other" and isinstance(users, Passwords):
             return await self._consent_response(consent, None, set_cookie(SIGN_IN_COOKIE, "", 0))
         if answer == "deny":
             return self._redirect(redirect_uri, state, error="access_denied", error_description="The user said no")
         if answer != "allow":
             raise OAuthError("invalid_request", OLD_PAGE)
+        if not isinstance(users, Passwords):
+            return await users.begin(request, consent)
         headers: dict[str, str] = {}
         user = await self._signed_in(request, redirect_uri)
         if user is None:
             user, password = form.get("name", ""), form.get("password", "")
-            if not await self.users.sign_in(self.tokens.store, user, password, address_of(request)):
+            if not await users.sign_in(self.tokens.store, user, password, address_of(request)):
                 return await self._consent_response(consent, None, {}, "Name or password is wrong.")
             headers = await self._sign_in_headers(user, redirect_uri)
         if not await self.tokens.store.claim("answered", consent.id, 2 * CONSENT_TIMEOUT):
@@ -175,7 +195,9 @@ Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
         keyring = self.tokens.keyring
         consent = await keyring.open(form.get("form"), ConsentRequest)
         if consent is not None:
-            known = await keyring.open(read_cookie(request, consent_cookie_name(consent.client)), ConsentCookie)
+            known = await keyring.open(
+                read_cookie(request, consent_cookie_name(self.tokens.issuer, consent.client)), ConsentCookie
+            )
             if known and secrets.compare_digest(known.nonce, consent.nonce) and known.client == consent.client:
                 return consent
         raise OAuthError("invalid_request", OLD_PAGE, status=403)
@@ -194,21 +216,14 @@ Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
     def _redirect(
         self, redirect_uri: str, state: str | None, headers: Mapping[str, str] | None = None, **parameters: str
     ) -> RouteResponse:
-        """Redirect to the client, with the issuer (RFC 9207)."""
-        given = {**parameters, **({} if state is None else {"state": state}), "iss": self.tokens.issuer}
-        location = redirect_uri + ("&" if "?" in redirect_uri else "?") + urlencode(given)
-        if not self._may_remember(redirect_uri):
-            headers = set_cookie(SIGN_IN_COOKIE, "", 0)
-        sent = {"cache-control": "no-store", "referrer-policy": "no-referrer", "location": location}
-        return RouteResponse(b"", 303, {**sent, **(headers or {})})
-
-    def _may_remember(self, redirect_uri: str) -> bool:
-        """Whether to remember a sign-in. Not for a program on this host, which would get the cookie as well."""
+        """Redirect to the client."""
         issuer = self.tokens.issuer
-        return not is_loopback_url(issuer) and urlsplit(redirect_uri).hostname != urlsplit(issuer).hostname
+        if not may_remember(issuer, redirect_uri):
+            headers = set_cookie(SIGN_IN_COOKIE, "", 0)
+        return redirect(client_url(issuer, redirect_uri, state, **parameters), headers)
 
     async def _signed_in(self, request: RouteRequest, redirect_uri: str) -> str | None:
-        if not self._may_remember(redirect_uri):
+        if not isinstance(self.users, Passwords) or not may_remember(self.tokens.issuer, redirect_uri):
             return None
         known = await self.tokens.keyring.open(read_cookie(request, SIGN_IN_COOKIE), SignInCookie)
         return (
@@ -217,18 +232,36 @@ Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
 
     async def _sign_in_headers(self, user: str, redirect_uri: str) -> dict[str, str]:
         keyring, fingerprint = self.tokens.keyring, await self.users.fingerprint(user)
-        if fingerprint is None or not self._may_remember(redirect_uri):
+        if fingerprint is None or not may_remember(self.tokens.issuer, redirect_uri):
             return {}
         signed_in = SignInCookie(until=keyring.now() + SIGN_IN_LIFETIME, user=user, fingerprint=fingerprint)
         return set_cookie(SIGN_IN_COOKIE, await keyring.seal(signed_in), SIGN_IN_LIFETIME)
 
 
-# ── cookies and pages ──
+# ── cookies, redirects and pages ──
 
 
-def consent_cookie_name(client_id: str) -> str:
-    """The name of a cookie, one for each client, so that two consent pages can be open at a time."""
-    return f"__Host-dovetail-asked-{digest(client_id)[:16]}"
+def may_remember(issuer: str, redirect_uri: str) -> bool:
+    """Whether to remember a user in a cookie. Not for a program on this host, which would get the cookie as well."""
+    return not is_loopback_url(issuer) and urlsplit(redirect_uri).hostname != urlsplit(issuer).hostname
+
+
+def client_url(issuer: str, redirect_uri: str, state: str | None, **parameters: str) -> str:
+    """The URL that leads to the client, with the issuer (RFC 9207)."""
+    given = {**parameters, **({} if state is None else {"state": state}), "iss": issuer}
+    return redirect_uri + ("&" if "?" in redirect_uri else "?") + urlencode(given)
+
+
+def redirect(location: str, headers: Mapping[str, str] | None = None) -> RouteResponse:
+    sent = {"cache-control": "no-store", "referrer-policy": "no-referrer", "location": location}
+    return RouteResponse(b"", 303, {**sent, **(headers or {})})
+
+
+def consent_cookie_name(issuer: str, client_id: str) -> str:
+    """The name of a cookie, one for each client, so that two consent pages can be open at a time; and for each of the
+    authorization servers of a host, which share its cookies.
+    """
+    return f"__Host-dovetail-asked-{digest(f'{issuer} {client_id}')[:16]}"
 
 
 def set_cookie(name: str, value: str, seconds: float) -> dict[str, str]:
@@ -248,12 +281,13 @@ def is_loopback(uri: str) -> bool:
 
 
 STYLE = (
-    "body{font:1rem/1.5 system-ui,sans-serif;max-width:30rem;margin:3rem auto;padding:0 1rem;color:#222}"
+    ":root{color-scheme:light dark;background:Canvas;color:CanvasText}"
+    "body{font:1rem/1.5 system-ui,sans-serif;max-width:30rem;margin:3rem auto;padding:0 1rem}"
     "h1{font-size:1.4rem;overflow-wrap:anywhere}li,p{overflow-wrap:anywhere}"
     "label{display:block;margin:.8rem 0}"
     "input{display:block;width:100%;box-sizing:border-box;font:inherit;padding:.4rem}"
     "button{font:inherit;padding:.5rem 1.2rem;margin:1rem .6rem 0 0}"
-    ".wrong{color:#a00}.small{font-size:.9rem;color:#555}"
+    ".wrong{color:#a00;color:light-dark(#a00,#fbb)}.small{font-size:.9rem}"
 )
 _STYLE_DIGEST = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 # No form-action: browsers apply it to the redirect to the program, too, and to all redirects after it.
@@ -273,13 +307,21 @@ SIGNED_IN = (
     "<p>You are signed in as <strong>{}</strong>. "
     '<button name="answer" value="other" formnovalidate>Another user</button></p>'
 )
-ERROR_TITLE = "This can't go on"
+SIGN_IN_ELSEWHERE = "<p>Next, you sign in with <strong>{}</strong>.</p>"
+ERROR_TITLE, NOT_SIGNED_IN = "This can't go on", "You are not signed in"
+
+
+def error_page(refusal: OAuthError, link: str = "") -> RouteResponse:
+    """A page that says why; `link` leads to the client, and is HTML."""
+    title = NOT_SIGNED_IN if link else ERROR_TITLE
+    body = f"<h1>{escape(title)}</h1><p>{escape(refusal.description)}</p>{link}"
+    return html_response(title, body, refusal.status, refusal.headers)
 
 
 def html_response(title: str, body: str, status: int, headers: dict[str, str]) -> RouteResponse:
     html = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="robots" content="noindex">'
-        f"<style>{STYLE}</style></head><body>{body}</body></html>"
+        f"<style>{STYLE}</style></head><body><main>{body}</main></body></html>"
     )
     return RouteResponse(html, status, {**HTML_HEADERS, **headers}, "text/html")

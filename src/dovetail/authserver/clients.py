@@ -16,7 +16,7 @@ from dovetail.auth.jose import check_public_keys, read_assertion, unverified_sub
 from dovetail.auth.principal import Confidential, is_in_lifetime
 from dovetail.authserver.auth_store import AttemptLimit, AuthStore
 from dovetail.authserver.oauth_http import OAuthError, address_of, digest, json_response, url_problem
-from dovetail.authserver.users import REGISTERED
+from dovetail.authserver.passwords import REGISTERED
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
 from dovetail.transports.http.routes import RouteRequest, RouteResponse

@@ -10,7 +10,7 @@ import hmac
 import logging
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,16 +54,21 @@ def hash_password(password: str, *, cost: int = COST) -> str:
     return f"scrypt:{cost}:{BLOCK}:{PARALLEL}:{encode_base64url(salt)}:{encode_base64url(digest)}"
 
 
-class Users:
-    """Names and hashes of passwords. `reserved`: ids of clients, which can't be names of users."""
+class Passwords:
+    """The users of `AuthServer(sign_in=...)`: {"ann": hash_password("...")}, or a file with that as JSON."""
 
-    def __init__(self, given: "str | os.PathLike[str] | Mapping[str, str]", reserved: Collection[str] = ()) -> None:
-        self._reserved = reserved
-        self._path = None if isinstance(given, Mapping) else Path(given)
+    def __init__(self, users: "str | os.PathLike[str] | Mapping[str, str]") -> None:
+        self._reserved: frozenset[str] = frozenset()
+        self._path = Path(users) if isinstance(users, str | os.PathLike) else None
         # A check takes a core and much memory: two at a time, and 20 with the queue.
         self._threads = BoundedThreads(2, 20, "dovetail-passwords")
         self._content = b"" if self._path is None else _read_file(self._path)
-        self._hashes = self._check(given) if self._path is None else self._parse(self._path, self._content)
+        self._hashes = self._check(users) if self._path is None else self._parse(self._path, self._content)
+
+    def reserve(self, ids: Iterable[str]) -> None:
+        """Refuse these ids of clients as names of users, also when the file is read again."""
+        self._reserved |= frozenset(ids)
+        self._hashes = self._check(self._hashes)
 
     async def sign_in(self, store: AuthStore, name: str, password: str, address: str) -> bool:
         """Check the password of a user. Raises OAuthError after too many tries; each is counted before the check."""
@@ -114,7 +119,7 @@ class Users:
         return self._hashes
 
     def _parse(self, path: Path, content: bytes | str) -> dict[str, str]:
-        where = f"AuthServer: users={str(path)!r}"
+        where = f"Passwords: {str(path)!r}"
         if isinstance(content, str):
             raise SetupError(f"{where} can't be read: {content}. {HOW_TO_BEGIN}")
         if not content.strip():
@@ -126,16 +131,16 @@ class Users:
 
     def _check(self, given: Any) -> dict[str, str]:
         if not isinstance(given, Mapping):
-            raise SetupError('AuthServer: users must be {"ann": "scrypt:..."}, or a file with that')
+            raise SetupError('Passwords: users must be {"ann": "scrypt:..."}, or a file with that')
         for name, text in given.items():
             if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
-                raise SetupError(f"AuthServer: users: a name has 1 to {MAX_NAME} printable characters")
+                raise SetupError(f"Passwords: a name has 1 to {MAX_NAME} printable characters")
             if name in self._reserved or name.startswith(("https://", "http://", REGISTERED)):
-                raise SetupError(f"AuthServer: users: {name!r} is the id of a client; no user may bear it")
+                raise SetupError(f"Passwords: {name!r} is the id of a client; no user may bear it")
             try:
                 _parse_hash(text)
             except (TypeError, ValueError):
-                raise SetupError(f"AuthServer: users: {name!r} has no hash of a password; make one: {HASH}") from None
+                raise SetupError(f"Passwords: {name!r} has no hash of a password; make one: {HASH}") from None
         return dict(given)
 
 

@@ -13,12 +13,22 @@ from dovetail.auth.principal import Principal, Verifier
 from dovetail.auth.settings import checked_url
 from dovetail.authserver.auth_store import AuthStore, BackendSelector, Keyring
 from dovetail.authserver.authorize import Authorization
+from dovetail.authserver.callback import ProviderSignIn
 from dovetail.authserver.clients import AUTH_METHODS, GRANTS, MAX_METADATA, ClientDirectory, OAuthClient, check_clients
-from dovetail.authserver.oauth_http import MAX_BYTES, PUBLIC_HEADERS, RouteHandler, json_endpoint, url_problem
-from dovetail.authserver.tokens import ProtectedResource, TokenEndpoint, TokenIssuer
-from dovetail.authserver.users import Users
+from dovetail.authserver.oauth_http import (
+    MAX_BYTES,
+    PUBLIC_HEADERS,
+    OAuthError,
+    RouteHandler,
+    json_endpoint,
+    url_problem,
+)
+from dovetail.authserver.passwords import Passwords
+from dovetail.authserver.sign_in import SignIn
+from dovetail.authserver.tokens import GRANT, ProtectedResource, TokenEndpoint, TokenIssuer
+from dovetail.authserver.upstream import Upstream
 from dovetail.engine.options import secrets_from_env
-from dovetail.errors import SetupError
+from dovetail.errors import SetupError, ToolError, Unauthorized
 from dovetail.protocol.scopes import checked_scopes
 from dovetail.transports.http.asgi import App
 from dovetail.transports.http.routes import STATE, RouteRequest, RouteResponse, route_app
@@ -39,7 +49,7 @@ class AuthServer:
         issuer: str,
         *,
         resource: str,
-        users: "str | os.PathLike[str] | Mapping[str, str]",
+        sign_in: Passwords | SignIn,
         clients: Iterable[OAuthClient] = (),
         scopes: Mapping[str, str] | None = None,
         state: "str | StateBackend | None" = None,
@@ -52,11 +62,11 @@ class AuthServer:
     ) -> None:
         """`issuer`: its URL for clients, byte for byte. `resource`: the URL of the MCP endpoint.
 
-        `users`: {"ann": hash_password("...")}, or a file with that as JSON. `scopes`: with descriptions for people.
-        `state`: a URL or a backend; by default that of the app that it is mounted in, if workers share it, or memory.
-        `refresh_seconds`: from the consent to the end of all its tokens. `registration`: clients may register
-        themselves. `cimd`: a client id may be the URL of a metadata document; `allow_loopback_cimd`: also on this
-        machine, for tests.
+        `sign_in`: how users sign in, as `SignIn.github(id, secret)` or `Passwords("users.json")`. `scopes`: with
+        descriptions for people. `state`: a URL or a backend; by default that of the app that it is mounted in, if
+        workers share it, or memory. `refresh_seconds`: from the consent to the end of all its tokens. `registration`:
+        clients may register themselves. `cimd`: a client id may be the URL of a metadata document;
+        `allow_loopback_cimd`: also on this machine, for tests.
         """
         require_library("AuthServer")
         self.issuer = _checked_issuer(issuer)
@@ -71,7 +81,9 @@ class AuthServer:
         self._access_seconds, self._refresh_seconds = access_seconds, refresh_seconds
         self._registration = registration
         self._clients = check_clients(clients, self._resource.scopes)
-        self._users = Users(users, self._clients)
+        self._sign_in = _checked_sign_in(sign_in)
+        if isinstance(self._sign_in, Passwords):
+            self._sign_in.reserve(self._clients)
         self._fetch = make_fetch(allow_loopback=allow_loopback_cimd, max_bytes=MAX_METADATA) if cimd else None
         self._secrets = secrets_from_env(os.environ)
         self._clock = clock
@@ -88,6 +100,8 @@ class AuthServer:
         methods = {"jwks": "GET", "token": "POST", "revoke": "POST"}
         for name, method in (methods | ({"register": "POST"} if self._registration else {})).items():
             routes[f"{base}/{name}"] = (json_endpoint(self._route(name)), [method, "OPTIONS"])
+        if isinstance(self._sign_in, SignIn):
+            routes[f"{base}/callback"] = (self._route("callback"), ["GET"])
         return {
             path: route_app(route, methods, max_body_bytes=MAX_BYTES, run_in_thread=_no_thread)
             for path, (route, methods) in routes.items()
@@ -130,9 +144,20 @@ class AuthServer:
             refresh_seconds=self._refresh_seconds,
         )
         path = urlsplit(self._url("authorize")).path
-        page = Authorization(path=path, clients=clients, users=self._users, tokens=tokens).page
-        endpoint = TokenEndpoint(clients=clients, issuer=tokens, users=self._users)
-        return _Endpoints(page, endpoint.token, endpoint.revoke, clients.register, tokens.jwks, tokens.verify)
+        users: Passwords | ProviderSignIn
+        if isinstance(self._sign_in, Passwords):
+            users = self._sign_in
+        else:
+            users = ProviderSignIn(
+                redirect_uri=self._url("callback"), sign_in=self._sign_in, tokens=tokens,
+                upstream=Upstream(self._sign_in.provider, tokens),
+            )  # fmt: skip
+        page = Authorization(path=path, clients=clients, users=users, tokens=tokens).page
+        endpoint = TokenEndpoint(clients=clients, issuer=tokens, users=users)
+        return _Endpoints(
+            page, endpoint.token, endpoint.revoke, clients.register, tokens.jwks, tokens.verify,
+            *((None, None) if isinstance(users, Passwords) else (users.callback, users.upstream)),
+        )  # fmt: skip
 
     def _route(self, name: str) -> RouteHandler:
         """The endpoint of this name, with the state of the app that it is mounted in."""
@@ -181,6 +206,8 @@ class _Endpoints(NamedTuple):
     register: RouteHandler
     jwks: RouteHandler
     verify: Callable[[str], Awaitable[Principal | None]]
+    callback: RouteHandler | None  # and upstream: if users sign in at an identity provider
+    upstream: Upstream | None
 
 
 class LocalVerifier:
@@ -205,6 +232,18 @@ class LocalVerifier:
     async def verify(self, token: str) -> Principal | None:
         return await self._server.endpoints(self._state).verify(token)
 
+    async def upstream_token(self, principal: Principal, state: "StateBackend") -> str:
+        """The access token of the identity provider where this user has signed in. Raises Unauthorized, ToolError."""
+        upstream = self._server.endpoints(self._state or state).upstream
+        if upstream is None:
+            raise RuntimeError("ctx.upstream_token() needs AuthServer(sign_in=SignIn...), not Passwords")
+        try:
+            return await upstream.access_token(principal.claims.get(GRANT, ""))
+        except OAuthError as failure:
+            if failure.error == "invalid_grant":
+                raise Unauthorized(failure.description, error="invalid_token") from None
+            raise ToolError(failure.description) from None
+
 
 def _checked_issuer(issuer: str) -> str:
     why = url_problem(issuer, "an issuer")
@@ -213,6 +252,13 @@ def _checked_issuer(issuer: str) -> str:
     if why is not None:
         raise SetupError(f'AuthServer: issuer={issuer!r} is not possible: {why}; "https://login.example.com" is')
     return issuer
+
+
+def _checked_sign_in(given: Any) -> Passwords | SignIn:
+    if isinstance(given, Passwords | SignIn):
+        return given
+    fix = 'write SignIn.github(client_id, client_secret), or another provider, or Passwords("users.json")'
+    raise SetupError(f"AuthServer: sign_in= is a {type(given).__name__}, not how users sign in; {fix}")
 
 
 async def _no_thread(function: Callable[[], Any], *, label: str) -> NoReturn:

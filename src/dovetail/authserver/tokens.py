@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -23,11 +23,14 @@ from dovetail.auth.settings import OFFLINE_ACCESS
 from dovetail.authserver.auth_store import AuthStore, Keyring, Sealed
 from dovetail.authserver.clients import CODE, CREDENTIALS, REFRESH, ClientDirectory, OAuthClient
 from dovetail.authserver.oauth_http import PUBLIC_HEADERS, OAuthError, digest, form_fields, json_response
-from dovetail.authserver.users import Users
+from dovetail.authserver.passwords import Passwords
 from dovetail.errors import ProtocolError
 from dovetail.protocol.pagination import encode_base64url
 from dovetail.state.base import StoreFull, StoreUnavailable
 from dovetail.transports.http.routes import RouteRequest, RouteResponse
+
+if TYPE_CHECKING:
+    from dovetail.authserver.callback import ProviderSignIn
 
 CODE_LIFETIME = 60.0  # seconds
 REUSE_GRACE = 10.0  # seconds in which a refresh token may be used again: clients do that in parallel calls
@@ -74,9 +77,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     client: str
     user: str
-    fingerprint: str  # of the user's password: a new password ends the grant
+    fingerprint: str  # of the user's password, or the provider: another one ends the grant
     scopes: list[str]
     ends: float
+    profile: dict[str, str] = {}  # claims of access tokens: name and e-mail address
 
 
 class AuthorizationCode(Sealed, frozen=True, kw_only=True, tag="code"):
@@ -134,6 +138,7 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         """
         ttl = max(until - self.keyring.now() + CLOCK_MARGIN, 0.0 if is_single_token else self._record_ttl)
         await self.store.put("grant", id, msgspec.msgpack.encode(GrantRecord(is_revoked=True)), ttl)
+        await self.store.delete("upstream", id)
 
     @property
     def _record_ttl(self) -> float:
@@ -169,10 +174,11 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         log.warning("client %.100r used a code or a refresh token twice; all of that grant is revoked", grant.client)
         raise _bad_grant("This was used before, so everything that was made of it is revoked")
 
-    async def access_token(self, client: str, subject: str, scopes: Iterable[str], grant: str | None = None) -> str:
+    async def access_token(self, client: str, subject: str, scopes: Iterable[str], grant: Grant | None = None) -> str:
         """An access token whose subject is a user, or a client that acts for itself."""
         now = self.keyring.now()
         claims = {
+            **(grant.profile if grant else {}),
             "iss": self.issuer,
             "sub": subject,
             "aud": self.resource.url,
@@ -181,7 +187,7 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             "iat": int(now),
             "exp": math.ceil(now + int(self.access_seconds)),  # not before `expires_in` of the response
             "jti": secrets.token_urlsafe(12),
-            GRANT: grant or secrets.token_urlsafe(16),
+            GRANT: grant.id if grant else secrets.token_urlsafe(16),
         }
         return (await self.keyring.signing()).sign(claims, TYPE)
 
@@ -228,7 +234,7 @@ class TokenEndpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     clients: ClientDirectory
     issuer: TokenIssuer
-    users: Users
+    users: "Passwords | ProviderSignIn"
 
     async def token(self, request: RouteRequest) -> RouteResponse:
         form = await form_fields(request)
@@ -263,9 +269,12 @@ class TokenEndpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         if await self.users.fingerprint(grant.user) != grant.fingerprint:
             await self.issuer.revoke(grant.id, grant.ends)
             raise _bad_grant("This user is not known any more, or has a new password")
+        if not isinstance(self.users, Passwords):
+            upstream = self.users.upstream
+            await (upstream.check(grant.id) if number else upstream.keep(grant.id, grant.ends))
         resource = self.issuer.resource
         scopes = sorted(wanted & resource.requested_scopes(None, client.scopes) & resource.scopes.keys())
-        response = self._token_response(await self.issuer.access_token(client.id, grant.user, scopes, grant.id), scopes)
+        response = self._token_response(await self.issuer.access_token(client.id, grant.user, scopes, grant), scopes)
         if REFRESH in client.grant_types:
             refresh_token = RefreshToken(until=grant.ends, grant=grant, number=number + 1)
             response["refresh_token"] = await self.issuer.keyring.seal(refresh_token)

@@ -123,6 +123,16 @@ class Context:
         """The caller, with scopes and claims that the server's `auth=` has verified; None if unknown."""
         return self._context.principal
 
+    async def upstream_token(self) -> str:
+        """The access token of the identity provider where the caller has signed in, for calls of its API.
+
+        It is refreshed if needed. Where the provider refuses that, the call ends with 401, and the user signs in again.
+        """
+        auth = self._served.options.auth
+        if auth is None:
+            raise RuntimeError("ctx.upstream_token() needs Server(auth=AuthServer(..., sign_in=SignIn...))")
+        return await auth.upstream_token(self.principal, self._served.state)
+
     @property
     def meta(self) -> dict[str, Any]:
         """The request's `_meta`, as the client sent it."""

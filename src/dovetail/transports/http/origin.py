@@ -82,9 +82,13 @@ class OriginPolicy:
     """Decides on each pair of Host and Origin, and caches the decision."""
 
     def __init__(
-        self, allowed_hosts: Sequence[str] | None, allowed_origins: Sequence[str], *, bound_to: str | None
-    ) -> None:
-        self._hosts = _patterns("allowed_hosts", allowed_hosts or (), partial(_web_pattern, None, fix=_HOSTS))
+        self, allowed_hosts: Sequence[str] | None, allowed_origins: Sequence[str], *, bound_to: str | None,
+        own_hosts: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """`own_hosts` are allowed, too; they alone don't say that there are no others."""
+        self._hosts = _patterns(
+            "allowed_hosts", (*(allowed_hosts or ()), *own_hosts), partial(_web_pattern, None, fix=_HOSTS)
+        )
         self._origins = _patterns("allowed_origins", allowed_origins, _origin_pattern)
         self._checks_host: bool | None = None  # None: the local address of each request decides
         self._decisions: dict[_Key, _Refusal | None] = {}

@@ -13,7 +13,7 @@ import msgspec
 from dovetail.engine.engine import Engine
 from dovetail.errors import SetupError
 from dovetail.protocol.headers import Headers
-from dovetail.transports.http.asgi import RawHeaders, Receive, Scope, Send
+from dovetail.transports.http.asgi import App, RawHeaders, Receive, Scope, Send
 from dovetail.transports.http.legacy_sse import MESSAGES_ROUTE, STREAM_ROUTE
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.origin import OriginPolicy, parse_authority
@@ -23,8 +23,9 @@ from dovetail.transports.http.request import HttpRequest, invalid_request
 if TYPE_CHECKING:
     from dovetail.auth.settings import Auth
 
+FOLDER = "/.well-known"
 NAME = "/oauth-protected-resource"
-WELL_KNOWN = f"/.well-known{NAME}"
+WELL_KNOWN = f"{FOLDER}{NAME}"
 METHODS = b"GET, HEAD, OPTIONS"
 ALLOW_ANY_ORIGIN: RawHeaders = [(b"access-control-allow-origin", b"*")]
 PREFLIGHT: RawHeaders = [
@@ -95,22 +96,38 @@ class ResourceDocuments:
         self._engine = engine
         self.auth = auth
         self._origin_policy = origin_policy
-        public_url = auth.public_url
-        if options.public_url is not None:
-            public_url = auth.check_public_url(options.public_url, "Server")
+        public_url = auth.public_url_from(options.public_url)
         self.urls = ResourceUrls(public_url, options.path, proxies)
         endpoints = {"", options.path, public_path(public_url), *((STREAM_ROUTE,) if options.sse else ())}
         # Without an authorization server, where users get tokens by hand, there are no documents.
         self.routes = frozenset(f"{WELL_KNOWN}{each}" for each in endpoints if auth.authorization_servers)
 
+    def auth_routes(self) -> dict[str, App]:
+        """The routes of authorization servers in `Server(auth=...)`.
+
+        An app that is mounted, or behind a proxy that removes a prefix, gets their public paths without the beginning:
+        the mount path, which is that of the public URL without `path`, or all of it if the endpoint is the mount path.
+        """
+        endpoint = public_path(self.urls.public_url)
+        bases = dict.fromkeys((endpoint, endpoint.removesuffix(self.urls.path), ""))
+        return {
+            path.removeprefix(base): app
+            for base in bases
+            for path, app in self.auth.routes.items()
+            if path.startswith(f"{base}/")
+        }
+
     def serve(self, request: HttpRequest) -> Awaitable[None]:
         return self._respond(request, self.urls.resource(request.scope, request.route.removeprefix(WELL_KNOWN)))
 
-    async def _respond(self, request: HttpRequest, resource: str) -> None:
+    def check_headers(self, request: HttpRequest) -> None:
         if request.headers.has_repeats:
             request.refuse_repeated_headers()
         without_origin = [pair for pair in request.scope["headers"] if pair[0] != b"origin"]  # every page may read it
         self._origin_policy.check(Headers(without_origin), request.scope.get("server"))
+
+    async def _respond(self, request: HttpRequest, resource: str) -> None:
+        self.check_headers(request)
         if request.method == "OPTIONS":
             await request.response.empty(204, PREFLIGHT)
         elif request.method not in ("GET", "HEAD"):
@@ -124,6 +141,11 @@ class ResourceDocuments:
         """Serve the documents at the origin, where `path` or `public_url` holds the full path of the endpoint."""
         url = self.urls.public_url
         full_path = self.urls.path if url is None else public_path(url)
+        asked = FOLDER + request.scope["path"].rstrip("/")  # some hosts have removed the folder, and some have not
+        for path, app in self.auth.routes.items():
+            if path.startswith(f"{FOLDER}/") and asked in (path, FOLDER + path):
+                self.check_headers(request)
+                return app(request.scope, request.receive, request.send)
         _, name, endpoint = request.scope["path"].rpartition(NAME)
         if not name or endpoint.rstrip("/") not in ("", full_path):
             raise invalid_request(404, f"There is nothing at this path; the document is at {WELL_KNOWN}{full_path}")
