@@ -1,4 +1,4 @@
-"""The Chromium that the console is tested in: found, or installed where that is possible.
+"""The Chromium that web pages are tested in: found, or installed where that is possible.
 
 DOVETAIL_BROWSER names it, else it is looked for on the PATH, else installed as Debian's package, if we are root.
 Without one a plain sentence says what is missing: tests are then skipped, and fail where CI=true.
@@ -30,7 +30,7 @@ def chromium() -> Path:
         if (found := shutil.which(name)) is not None:
             return Path(found)
     raise BrowserMissing(
-        "NO BROWSER: there is no chromium on the PATH, so the console was not tested in one "
+        "NO BROWSER: there is no chromium on the PATH, so no page was tested in one "
         "(run `python scripts/browser.py`, or set DOVETAIL_BROWSER)"
     )
 

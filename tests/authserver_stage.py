@@ -8,15 +8,17 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import aiohttp
 
-from dovetail.authserver import AuthServer, OAuthClient, hash_password
+from dovetail.authserver import AuthServer, OAuthClient, Passwords, hash_password
 from dovetail.state.memory import MemoryState
 from dovetail.transports.http.routes import RouteTable
 from http_serving import hosted
+from identity_provider import visit
 from issuer_stage import Clock
 
 ISSUER = "https://login.example.com"
@@ -61,10 +63,11 @@ class Reply:
 
 class Stage:
     def __init__(self, issuer: str = ISSUER, **options: Any) -> None:
-        self.clock = Clock(1_800_000_000.0)
-        given = {"resource": RESOURCE, "users": USERS, "clients": CLIENTS, "scopes": SCOPES, "clock": self.clock}
+        self.clock = options.pop("clock", None) or Clock(1_800_000_000.0)
+        given = {"resource": RESOURCE, "clients": CLIENTS, "scopes": SCOPES, "clock": self.clock}
         self.state = options.pop("state", None) or MemoryState(clock=self.clock)
-        self.server = AuthServer(issuer, state=self.state, **{**given, **options})
+        self.sign_in = options.pop("sign_in", None) or Passwords(USERS)
+        self.server = AuthServer(issuer, state=self.state, sign_in=self.sign_in, **given | options)
         self.table = RouteTable(self.server.routes(), ())
         self.base = urlsplit(issuer).path.rstrip("/")
         self.address = "203.0.113.7"
@@ -129,7 +132,19 @@ class Browser:
         return self._keep(await self.stage.post("authorize", form, self._headers()))
 
     async def sign_in(self, page: Reply, name: str = "ann", password: str = PASSWORD) -> Reply:
-        return await self.answer(page, name=name, password=password)
+        """Allow; here, or at the identity provider. `page` may lead there itself, if the consent is remembered."""
+        reply = page if page.status == 303 else await self.answer(page, name=name, password=password)
+        if reply.status == 303 and "client_id" in reply.sent_to:
+            return await self.come_back(await visit(reply.headers["location"]))
+        return reply
+
+    async def sign_in_elsewhere(self, page: Reply) -> Reply:
+        """Allow, go to the identity provider, and come back. Gives what `/callback` answers."""
+        return await self.come_back(await visit((await self.answer(page)).headers["location"]))
+
+    async def come_back(self, url: str) -> Reply:
+        """From the identity provider."""
+        return await self.open(url.removeprefix(f"{self.stage.server.issuer.rstrip('/')}/"))
 
     def _headers(self) -> dict[str, str]:
         return {"cookie": "; ".join(f"{name}={value}" for name, value in self.cookies.items())} if self.cookies else {}
@@ -207,6 +222,11 @@ def payload(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The header and the claims of a JWT, unchecked."""
     header, claims, _ = (part + "=" * (-len(part) % 4) for part in token.split("."))
     return json.loads(base64.urlsafe_b64decode(header)), json.loads(base64.urlsafe_b64decode(claims))
+
+
+def written_in(folder: Path) -> bytes:
+    """All that a store has in its files."""
+    return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
 
 
 # ── on a socket ──

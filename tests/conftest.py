@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -20,6 +21,7 @@ import nodejs
 import official
 import prometheus
 import stores
+import web_pages
 from official import Watch
 
 # Two busy cores make any single example slow, so none has a deadline.
@@ -51,6 +53,26 @@ def witness() -> Iterator[official.Witness]:
     witness = official.Witness()
     yield witness
     witness.assert_clean()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """While it is open, no test of this process can have a loop."""
+    with web_pages.chromium() as launched:
+        yield launched
+
+
+@pytest.fixture(scope="module")
+def foreign() -> Iterator[str]:
+    """The port of another origin's web pages."""
+    with web_pages.foreign_pages() as port:
+        yield port
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The script that looks for what is in the way of people with disabilities."""
+    return web_pages.axe()
 
 
 def pytest_report_header() -> str:

@@ -24,8 +24,12 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROGRAMS = {path.stem: path for path in sorted((ROOT / "docs" / "programs").glob("*.py"))}
 REVISIONS = ("2025-11-25", "2026-07-28")  # one of each era; what the others change is shown in revisions.md
 SECRETS = {"NOTES_SECRET": "secret-of-the-notes", "NIGHTLY_SECRET": "secret-of-the-night"}  # that programs read
+PROVIDERS = ("GITHUB", "GOOGLE", "ENTRA", "FORGE")  # where programs are registered
 
 os.environ.update(SECRETS)
+os.environ.update(
+    {f"{name}_CLIENT_{part}": f"{part.lower()}-at-{name.lower()}" for name in PROVIDERS for part in ("ID", "SECRET")}
+)
 
 
 def load(name: str) -> ModuleType:

@@ -522,6 +522,16 @@ SCENARIOS: dict[str, list[Step]] = {
     **{f"auth_{name}": [call("whoami", gives="anonymous")] for name in ANONYMOUS_THERE},
     "auth_jwt": [call("whoami", gives={})],
     **{f"auth_{name}": [refuse("tools/call", name="count", says="notes:read")] for name in ("function", "mounted")},
+    **{
+        name: [refuse("tools/call", name=tool, says=scope)]
+        for name, tool, scope in [
+            ("sign_in", "whoami", "notes:read"),
+            ("sign_in_github", "list_repositories", "repos:read"),
+            ("sign_in_groups", "write", "notes:write"),
+        ]
+    },
+    "sign_in_own_row": [call("whoami", gives="anonymous")],
+    "sign_in_tests": [fail("count_calendars", says="caller has not signed in at an identity provider")],
     "auth_scopes": [call("wait", gives="Not yet."), refuse("tools/call", name="plan", says="Unknown tool: plan")],
     "audit": [read_the_journal],
     "untrusted": [look_over_the_fence],

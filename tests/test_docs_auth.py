@@ -15,8 +15,7 @@ import authserver_stage
 from documented import PROGRAMS, ROOT, SECRETS, load, served
 from dovetail import Client, ServerError
 from dovetail.auth import ApiKeys, fetch, introspection, jwt
-from dovetail.authserver import OAuthClient
-from dovetail.authserver.users import Users
+from dovetail.authserver import OAuthClient, Passwords
 from dovetail.transports.http.routes import RouteTable
 from http_serving import hosted
 from http_wire import BOTH, META, MODERN
@@ -200,7 +199,7 @@ async def test_the_files_that_are_shown_are_those_that_are_read() -> None:
         assert f"```json\n{(ROOT / 'docs' / 'programs' / name).read_text()}```" in PAGE
         assert f"`{name}`" in PAGE
     assert f"the password of ann is `{authserver_stage.PASSWORD}`" in PAGE
-    assert await Users(ROOT / "docs" / "programs" / "auth_users.json").accepts("ann", authserver_stage.PASSWORD)
+    assert await Passwords(ROOT / "docs" / "programs" / "auth_users.json").accepts("ann", authserver_stage.PASSWORD)
 
 
 def test_all_that_is_known_of_a_program_is_shown() -> None:

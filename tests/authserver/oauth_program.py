@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from dovetail import Context, RouteRequest, Server, reference
 from dovetail.auth import Auth
-from dovetail.authserver import AuthServer, hash_password
+from dovetail.authserver import AuthServer, Passwords, hash_password
 from official import judge_this_process
 
 USER, PASSWORD = "ann", "correct horse battery"
@@ -55,7 +55,7 @@ def authorization_server(origin: str) -> AuthServer:
     return AuthServer(
         origin,
         resource=f"{origin}/mcp",
-        users={USER: hash_password(PASSWORD, cost=16)},
+        sign_in=Passwords({USER: hash_password(PASSWORD, cost=16)}),
         scopes=MEANINGS,
         access_seconds=ACCESS_SECONDS,
         clock=CLOCK,

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from authserver_stage import CALLBACK, FORM, ISSUER, NATIVE, SECRET, Browser, Program, Stage, basic, hidden_fields
 from dovetail.authserver import OAuthClient
 from dovetail.authserver.oauth_http import is_registered, url_problem
+from provider_stage import EITHER_WAY
 
 SIGNED_IN = "__Host-dovetail-user"
 
 # ── copies ──
 
 
+@EITHER_WAY
 async def test_a_replayed_code_ends_what_was_made_of_it(
     caplog: pytest.LogCaptureFixture, stage: Stage, program: Program
 ) -> None:
@@ -29,6 +31,7 @@ async def test_a_replayed_code_ends_what_was_made_of_it(
     assert (await program.refresh(tokens["refresh_token"])).json["error"] == "invalid_grant"
 
 
+@EITHER_WAY
 @pytest.mark.parametrize(
     "changed",
     [
@@ -43,6 +46,7 @@ async def test_a_code_is_bound_to_its_request(changed: dict[str, str], program: 
     assert (await program.redeem(code)).status == 200, "a wrong try does not spend it"
 
 
+@EITHER_WAY
 async def test_one_kind_of_text_is_not_taken_for_another(stage: Stage, program: Program, browser: Browser) -> None:
     page = await browser.open(program.url())
     form = hidden_fields(page.text)["form"]
@@ -83,6 +87,7 @@ REDIRECT_TRICKS = [
 ]  # fmt: skip
 
 
+@EITHER_WAY
 @pytest.mark.rule("SEC-4", "AUTH-20")
 @pytest.mark.parametrize("redirect_uri", REDIRECT_TRICKS)
 async def test_a_browser_is_never_sent_elsewhere(redirect_uri: str, stage: Stage) -> None:
@@ -93,6 +98,7 @@ async def test_a_browser_is_never_sent_elsewhere(redirect_uri: str, stage: Stage
     assert "<form" not in page.text
 
 
+@EITHER_WAY
 @pytest.mark.parametrize("port", ["", ":1", ":8080", ":65535"])
 async def test_a_program_on_this_machine_takes_any_port(port: str, stage: Stage) -> None:
     program = Program(stage, redirect_uri=f"http://127.0.0.1{port}/callback")
@@ -120,6 +126,7 @@ def test_any_text_is_judged(text: str) -> None:
 # ── requests ──
 
 
+@EITHER_WAY
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
@@ -141,6 +148,7 @@ async def test_a_wrong_request_is_reported_to_the_program(changed: dict[str, Any
     assert "code" not in sent
 
 
+@EITHER_WAY
 @pytest.mark.rule("SEC-5")
 @pytest.mark.parametrize("state", ["x" * 2000, "a\r\nSet-Cookie: b=c", "%00&code=evil&iss=evil", "<script>", "é ü"])
 async def test_state_comes_back_exactly_and_changes_nothing_else(state: str, stage: Stage, browser: Browser) -> None:
@@ -151,6 +159,7 @@ async def test_state_comes_back_exactly_and_changes_nothing_else(state: str, sta
     assert set(back.headers) <= known
 
 
+@EITHER_WAY
 async def test_twice_the_same_parameter_is_refused(stage: Stage) -> None:
     url = Program(stage).url()
     for more in ("&client_id=web", "&redirect_uri=https%3A%2F%2Fevil.example", "&state=2", "&scope="):
@@ -202,6 +211,7 @@ async def test_the_page_says_who_wants_what_and_every_time(stage: Stage, browser
     assert "<form" in other.text, "a consent for one program is none for another"
 
 
+@EITHER_WAY
 @pytest.mark.rule("SEC-2")
 async def test_no_page_can_be_framed_or_loads_anything(stage: Stage) -> None:
     for page in (await Browser(stage).open(Program(stage).url()), await Browser(stage).open("authorize")):
@@ -216,6 +226,7 @@ async def test_no_page_can_be_framed_or_loads_anything(stage: Stage) -> None:
         )
 
 
+@EITHER_WAY
 @pytest.mark.rule("SEC-2")
 async def test_a_name_is_never_markup(stage: Stage) -> None:
     name = "<script>alert(1)</script>\"' onload=x &amp; \u202egnirts\r\nX: y"
@@ -233,9 +244,10 @@ async def answer_without(browser: Browser, page: Any, **changed: str | None) -> 
     return await browser.stage.post("authorize", {k: v for k, v in form.items() if v is not None}, headers)
 
 
+@EITHER_WAY
 @pytest.mark.rule("SEC-2", "SEC-3")
 async def test_a_form_counts_only_from_the_browser_that_was_asked(stage: Stage) -> None:
-    program, browser, attacker = Program(stage), Browser(stage), Browser(stage)
+    program, browser, attacker = Program(stage, redirect_uri=NATIVE), Browser(stage), Browser(stage)
     await program.code(browser)  # signed in, so a click would do
     page, theirs = await browser.open(program.url()), await attacker.open(program.url())
     other = await attacker.open(Program(stage, "web").url())
@@ -255,9 +267,10 @@ async def test_a_form_counts_only_from_the_browser_that_was_asked(stage: Stage) 
         assert (await answer_without(browser, page, form=wrong)).status == 403
     assert (await answer_without(browser, page, answer=None)).status == 400
     assert (await answer_without(browser, page, answer="ALLOW")).status == 400
-    assert "code" in (await browser.answer(page)).sent_to
+    assert "code" in (await browser.sign_in(page)).sent_to
 
 
+@EITHER_WAY
 @pytest.mark.rule("SEC-5")
 async def test_a_question_is_answered_once_and_soon(stage: Stage, browser: Browser, program: Program) -> None:
     page = await browser.open(program.url())
@@ -277,6 +290,7 @@ WRONG = [
 ]
 
 
+@EITHER_WAY
 @pytest.mark.rule("SEC-5")
 @pytest.mark.parametrize(
     ("redirect_uri", "is_reported"),

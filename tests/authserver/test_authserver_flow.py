@@ -24,8 +24,9 @@ from authserver_stage import (
     Stage,
     basic,
     payload,
+    written_in,
 )  # fmt: skip
-from dovetail.authserver import AuthServer, OAuthClient, hash_password
+from dovetail.authserver import AuthServer, OAuthClient, Passwords, hash_password
 from dovetail.authserver.auth_store import AuthStore, Keyring
 from dovetail.authserver.oauth_http import OAuthError
 from dovetail.authserver.tokens import REUSE_GRACE, Grant, ProtectedResource, TokenIssuer
@@ -35,6 +36,7 @@ from dovetail.state.base import StoreFull, StoreUnavailable
 from dovetail.state.memory import MemoryState
 from dovetail.state.sqlite import SqliteState
 from issuer_stage import Clock
+from provider_stage import EITHER_WAY
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,7 @@ async def test_what_is_off_is_neither_there_nor_named() -> None:
 )
 def test_an_issuer_is_https_or_on_this_machine(issuer: str) -> None:
     with pytest.raises(SetupError):
-        AuthServer(issuer, resource=RESOURCE, users=USERS)
+        AuthServer(issuer, resource=RESOURCE, sign_in=Passwords(USERS))
 
 
 @pytest.mark.rule("AUTH-20")
@@ -95,7 +97,7 @@ def test_an_issuer_is_https_or_on_this_machine(issuer: str) -> None:
 )  # fmt: skip
 def test_a_client_that_cannot_work_is_refused_at_the_start(client: dict[str, object]) -> None:
     with pytest.raises(SetupError):
-        AuthServer(ISSUER, resource=RESOURCE, users=USERS, clients=[OAuthClient(id="x", **client)])  # type: ignore[arg-type]
+        AuthServer(ISSUER, resource=RESOURCE, sign_in=Passwords(USERS), clients=[OAuthClient(id="x", **client)])  # type: ignore[arg-type]
 
 
 async def test_a_user_allows_a_program(stage: Stage, program: Program, browser: Browser) -> None:
@@ -128,6 +130,7 @@ async def test_who_has_signed_in_is_asked_without_a_password(browser: Browser, p
     assert 'name="password"' in (await browser.open(program.url())).text
 
 
+@EITHER_WAY
 async def test_a_user_says_no(stage: Stage, browser: Browser) -> None:
     back = await browser.answer(await browser.open(Program(stage).url()), "deny")
     assert back.sent_to == {
@@ -135,6 +138,7 @@ async def test_a_user_says_no(stage: Stage, browser: Browser) -> None:
     }  # fmt: skip
 
 
+@EITHER_WAY
 async def test_without_scope_or_resource_everything_that_there_is(stage: Stage) -> None:
     tokens = await Program(stage).tokens(scope=None, resource=None, state=None)
     assert tokens["scope"] == "notes:read notes:write"
@@ -142,6 +146,7 @@ async def test_without_scope_or_resource_everything_that_there_is(stage: Stage) 
     assert claims["aud"] == RESOURCE
 
 
+@EITHER_WAY
 async def test_refresh_gives_a_new_pair_with_the_same_rights(stage: Stage, program: Program) -> None:
     first = await program.tokens(scope="notes:read notes:write offline_access")
     second = (await program.refresh(first["refresh_token"])).json
@@ -164,6 +169,7 @@ async def test_a_program_asks_users_only_for_what_the_operator_allows_it() -> No
     assert "Change your notes" not in asked.text
 
 
+@EITHER_WAY
 async def test_a_program_without_refresh_gets_no_refresh_token(stage: Stage) -> None:
     registered = (await stage.register(redirect_uris=[CALLBACK], token_endpoint_auth_method="none")).json
     assert registered["grant_types"] == ["authorization_code"]
@@ -185,6 +191,7 @@ async def test_everything_ends() -> None:
     assert (await program.redeem(code)).json["error"] == "invalid_grant"
 
 
+@EITHER_WAY
 @pytest.mark.parametrize("which", ["access_token", "refresh_token"])
 async def test_revocation_ends_the_whole_grant(which: str, stage: Stage, program: Program) -> None:
     tokens, others = await program.tokens(), await program.tokens()
@@ -246,10 +253,6 @@ async def test_a_program_that_may_not(headers: dict[str, str], form: dict[str, s
     assert ("www-authenticate" in reply.headers) == (reply.status == 401 and "authorization" in headers)
 
 
-def written_in(folder: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in folder.iterdir())
-
-
 @pytest.mark.rule("AUTH-18")
 async def test_workers_that_share_a_state_are_one_server_and_the_state_holds_no_token(tmp_path: Path) -> None:
     state = SqliteState(tmp_path / "state.db")
@@ -290,6 +293,7 @@ async def test_programs_in_a_browser_may_ask(stage: Stage) -> None:
     assert "access-control-allow-origin" not in page.headers
 
 
+@EITHER_WAY
 @pytest.mark.parametrize(
     "fewer",
     [
@@ -303,7 +307,7 @@ async def test_scopes_that_were_taken_away_do_not_come_back(fewer: dict[str, Any
     tokens = await Program(stage).tokens(scope=everything)
     code_of = Program(stage)
     code = await code_of.code(scope=everything)
-    narrowed = Stage(state=stage.state, **fewer)
+    narrowed = Stage(state=stage.state, sign_in=stage.sign_in, clock=stage.clock, **fewer)
     refreshed = (await Program(narrowed).refresh(tokens["refresh_token"])).json
     code_of.stage = narrowed
     for answer in (refreshed, (await code_of.redeem(code)).json):
@@ -315,7 +319,7 @@ async def test_scopes_that_were_taken_away_do_not_come_back(fewer: dict[str, Any
 
 async def test_a_new_password_ends_what_the_old_one_allowed(stage: Stage, program: Program) -> None:
     tokens, code = await program.tokens(), await program.code()
-    changed = Stage(state=stage.state, users={"ann": hash_password("a new one", cost=16)})
+    changed = Stage(state=stage.state, sign_in=Passwords({"ann": hash_password("a new one", cost=16)}))
     program.stage = changed
     assert (await program.refresh(tokens["refresh_token"])).json["error"] == "invalid_grant"
     assert (await program.redeem(code)).json["error"] == "invalid_grant"

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from authserver_stage import CALLBACK, ISSUER, PASSWORD, RESOURCE, USERS, Browser, Program, Stage
-from dovetail.authserver import AuthServer, OAuthClient, hash_password, users
-from dovetail.authserver import users as users_module
+from dovetail.authserver import AuthServer, OAuthClient, Passwords, hash_password
+from dovetail.authserver import passwords as passwords_module
 from dovetail.authserver.__main__ import main
 from dovetail.authserver.auth_store import AttemptLimit, AuthStore
 from dovetail.authserver.oauth_http import OAuthError
-from dovetail.authserver.users import Users
 from dovetail.errors import SetupError
 from dovetail.state.memory import MemoryState
 from issuer_stage import Clock
@@ -26,7 +25,7 @@ from issuer_stage import Clock
 async def test_users_come_from_a_file_that_may_change(tmp_path: Path) -> None:
     path = tmp_path / "users.json"
     path.write_text(json.dumps({"ann": hash_password("one", cost=16)}))
-    users = Users(path)
+    users = Passwords(path)
     assert await users.accepts("ann", "one")
     assert not await users.accepts("ann", "two")
     assert not await users.accepts("bob", "one")
@@ -45,7 +44,7 @@ async def test_a_file_that_breaks_while_serving_changes_nothing_and_is_reported_
 ) -> None:
     path = tmp_path / "users.json"
     path.write_text(json.dumps(USERS))
-    stage = Stage(users=path)
+    stage = Stage(sign_in=Passwords(path))
     tokens = await Program(stage).tokens()
     path.unlink()
     if broken is not None:
@@ -75,7 +74,7 @@ def test_a_file_that_is_no_good_says_what_to_do(text: str | None, words: list[st
     if text is not None:
         path.write_text(text)
     with pytest.raises(SetupError) as caught:
-        Users(path)
+        Passwords(path)
     assert all(word in str(caught.value) for word in [str(path), *words]), caught.value
 
 
@@ -91,7 +90,26 @@ def test_users_that_can_not_be(users: Any, tmp_path: Path) -> None:
     static = OAuthClient(id="ci", grant_types=["client_credentials"], secret="0123456789abcdef")
     given = str(tmp_path / users) if isinstance(users, str) else users
     with pytest.raises((SetupError, TypeError)):
-        AuthServer(ISSUER, resource=RESOURCE, users=given, clients=[static])
+        AuthServer(ISSUER, resource=RESOURCE, sign_in=Passwords(given), clients=[static])
+
+
+@pytest.mark.parametrize("given", [USERS, "users.json", None, Passwords, Passwords(USERS).accepts])
+def test_a_way_to_sign_in_is_an_object_that_says_so(given: Any) -> None:
+    with pytest.raises(SetupError, match=r"sign_in= .* write SignIn.github"):
+        AuthServer(ISSUER, resource=RESOURCE, sign_in=given)
+
+
+async def test_the_id_of_a_client_is_no_name_of_a_user_also_when_the_file_changes(tmp_path: Path) -> None:
+    path = tmp_path / "users.json"
+    path.write_text(json.dumps(USERS))
+    given = Passwords(path)
+    app = OAuthClient(id="app", redirect_uris=[CALLBACK])
+    AuthServer(ISSUER, resource=RESOURCE, sign_in=given, clients=[app])
+    path.write_text(json.dumps({"app": hash_password("x", cost=16)}))
+    assert not await given.accepts("app", "x")
+    assert await given.accepts("ann", PASSWORD), "the users stay as they were"
+    with pytest.raises(SetupError, match="'app' is the id of a client"):
+        AuthServer(ISSUER, resource=RESOURCE, sign_in=Passwords(path), clients=[app])
 
 
 def test_the_command_makes_a_hash(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +127,7 @@ def test_the_command_makes_a_hash(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 async def test_an_unknown_name_costs_as_much(name: str, password: str, monkeypatch: pytest.MonkeyPatch) -> None:
     costs: list[tuple[Any, ...]] = []
     compared: list[tuple[int, int]] = []
-    scrypt = users_module._scrypt
+    scrypt = passwords_module._scrypt
 
     def watched(password: str, how: Any) -> bytes:
         costs.append((how.cost, how.block, how.parallel, len(how.salt)))
@@ -121,9 +139,9 @@ async def test_an_unknown_name_costs_as_much(name: str, password: str, monkeypat
             compared.append((len(one), len(other)))
             return hmac.compare_digest(one, other)
 
-    monkeypatch.setattr(users_module, "_scrypt", watched)
-    monkeypatch.setattr(users_module, "hmac", Watched)
-    assert await Users(USERS).accepts(name, password) is (password == PASSWORD and name == "ann")
+    monkeypatch.setattr(passwords_module, "_scrypt", watched)
+    monkeypatch.setattr(passwords_module, "hmac", Watched)
+    assert await Passwords(USERS).accepts(name, password) is (password == PASSWORD and name == "ann")
     assert (costs, compared) == ([(16, 8, 3, 16)], [(32, 32)])
 
 
@@ -211,7 +229,7 @@ async def test_a_user_can_not_consent_without_end() -> None:
 
 async def test_few_passwords_are_checked_at_a_time_and_few_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     go, busy, most = threading.Event(), [0], [0]
-    scrypt = users._scrypt
+    scrypt = passwords_module._scrypt
 
     def slow(*arguments: Any) -> bytes:
         busy[0] += 1
@@ -220,8 +238,8 @@ async def test_few_passwords_are_checked_at_a_time_and_few_wait(monkeypatch: pyt
         busy[0] -= 1
         return scrypt(*arguments)
 
-    monkeypatch.setattr(users, "_scrypt", slow)
-    known = Users(USERS)
+    monkeypatch.setattr(passwords_module, "_scrypt", slow)
+    known = Passwords(USERS)
     asking = [asyncio.create_task(known.accepts("ann", "x")) for _ in range(20)]
     await asyncio.sleep(0)
     with pytest.raises(OAuthError) as refused:

@@ -12,7 +12,7 @@ import stores
 from authserver_stage import CLIENTS, ISSUER, RESOURCE, SCOPES, SECRET, USERS, Browser, Program, Reply, Stage, basic
 from dovetail import Server
 from dovetail.auth import Jwt, VerifierUnavailable
-from dovetail.authserver import AuthServer
+from dovetail.authserver import AuthServer, Passwords
 from http_wire import HttpWire
 from remote_state import RemoteState
 
@@ -23,7 +23,7 @@ CREDENTIALS = {"grant_type": "client_credentials"}
 
 
 def beside(state: str | None = None) -> AuthServer:
-    return AuthServer(ISSUER, resource=RESOURCE, users=USERS, clients=CLIENTS, scopes=SCOPES, state=state)
+    return AuthServer(ISSUER, resource=RESOURCE, sign_in=Passwords(USERS), clients=CLIENTS, scopes=SCOPES, state=state)
 
 
 def notes(auth: Any) -> Server:
@@ -76,7 +76,7 @@ async def started(app: Any) -> AsyncIterator[Worker]:
 
 def worker(url: str, issuing: AuthServer) -> Any:
     """With both, the pages and the verifier."""
-    return started(notes(issuing.verifier()).asgi(state=url, routes=issuing.routes()))
+    return started(notes(issuing).asgi(state=url))
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ import nodejs
 import stores
 from authserver_stage import SCOPES, USERS, say_yes, served
 from dovetail import Server
-from dovetail.authserver import AuthServer, OAuthClient
+from dovetail.authserver import AuthServer, OAuthClient, Passwords
 from sdk import HttpTalk, only_text
 
 pytestmark = pytest.mark.slow
@@ -245,7 +245,9 @@ CLIENT = OAuthClient(id="suite", name="The suite", redirect_uris=["http://127.0.
 def authorization_server(ending: str) -> Callable[[str], Any]:
     def make(root: str) -> Any:
         resource = f"{root}/mcp"
-        auth_server = AuthServer(root + ending, resource=resource, users=USERS, clients=[CLIENT], scopes=SCOPES)
+        auth_server = AuthServer(
+            root + ending, resource=resource, sign_in=Passwords(USERS), clients=[CLIENT], scopes=SCOPES
+        )
         return Server("notes").asgi(routes=auth_server.routes())
 
     return make

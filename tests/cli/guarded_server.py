@@ -14,20 +14,20 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from authserver_stage import SCOPES, USERS, say_yes
 from dovetail import Context, Server
 from dovetail.auth import Auth
-from dovetail.authserver import AuthServer
+from dovetail.authserver import AuthServer, Passwords
 
 
 def serve(port: int) -> None:
     origin = f"http://127.0.0.1:{port}"
-    auth_server = AuthServer(origin, resource=f"{origin}/mcp", users=USERS, scopes=SCOPES)
-    server = Server("guarded", auth=Auth(auth_server.verifier(), scopes=["notes:read"]))
+    auth_server = AuthServer(origin, resource=f"{origin}/mcp", sign_in=Passwords(USERS), scopes=SCOPES)
+    server = Server("guarded", auth=Auth(auth_server, scopes=["notes:read"]))
 
     @server.tool(annotations={"readOnlyHint": True})
     async def whoami(ctx: Context) -> str:
         """Tell who is calling."""
         return "nobody" if ctx.principal is None else ctx.principal.name
 
-    server.run(transport="http", port=port, routes=auth_server.routes())
+    server.run(transport="http", port=port)
 
 
 async def visit(url: str) -> None:

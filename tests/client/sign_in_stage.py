@@ -13,7 +13,7 @@ from scripted import DISCOVERED, Scripted, ScriptedRequest
 from authserver_stage import SCOPES, USERS, hidden_fields, say_yes, served
 from dovetail import Server
 from dovetail.auth import Auth
-from dovetail.authserver import AuthServer
+from dovetail.authserver import AuthServer, Passwords
 from dovetail.client.oauth import OAuth
 
 CALLBACK = "http://127.0.0.1:9/callback"
@@ -149,8 +149,8 @@ class Notes:
 
     def __init__(self, root: str, **options: Any) -> None:
         url = f"{root}/mcp"
-        self.auth_server = AuthServer(root, resource=url, users=USERS, scopes=SCOPES, **options)
-        server = Server("notes", auth=Auth(self.auth_server.verifier(), public_url=url, scopes=["notes:read"]))
+        self.auth_server = AuthServer(root, resource=url, sign_in=Passwords(USERS), scopes=SCOPES, **options)
+        server = Server("notes", auth=Auth(self.auth_server, scopes=["notes:read"]))
 
         @server.tool
         def read() -> str:
@@ -162,7 +162,7 @@ class Notes:
             """Write a note."""
             return text
 
-        self._app = server.asgi(routes=self.auth_server.routes(), sse=True)
+        self._app = server.asgi(sse=True)
         self.paths: list[str] = []
         self.url = url
 

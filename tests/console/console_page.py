@@ -10,7 +10,6 @@ from urllib.request import Request
 STAGE = Path(__file__).parent / "console_stage.py"
 
 EXPECTED_NOISE = "Failed to load resource: the server responded with a status of 4"  # what a refused call looks like
-AXE_RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}
 
 # What a page may try with a server; gives the names of what it could read.
 PROBE = """
@@ -146,12 +145,6 @@ class ConsolePage:
     def count_shown(self) -> int:
         """The number of the counter, in the result."""
         return int(self.result.get_by_text("count is").first.inner_text().rpartition(" ")[2])
-
-    def violations(self, axe: str) -> list[str]:
-        """What axe finds; the debugger brings it in, for the page itself lets no script in."""
-        self.page.evaluate(axe)
-        found = self.page.evaluate("rules => axe.run(document, rules)", AXE_RULES)["violations"]
-        return [f"{each['id']} ({each['impact']}): {[node['target'] for node in each['nodes']]}" for each in found]
 
 
 # ── a fake endpoint with the tools and results of a test ──

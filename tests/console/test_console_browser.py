@@ -15,6 +15,8 @@ from urllib.request import urlopen
 import pytest
 from console_page import PROBE, ConsolePage, Impostor, call_of, schema
 
+from web_pages import violations
+
 ROOT = Path(__file__).parent.parent.parent
 
 pytestmark = pytest.mark.slow
@@ -291,7 +293,7 @@ def test_the_hour_before_the_page_was_opened_is_there(routed: ConsolePage, axe: 
     assert tab.region("Tool calls").get_by_role("link").all_inner_texts() == ["wipe", "order"]
     tab.page.get_by_text("Disconnected: ").wait_for()  # and the figures stay
     assert row(tab, "wipe")[2] == "100"
-    assert not tab.violations(axe)
+    assert not violations(tab.page, axe)
 
 
 def test_a_server_without_traffic_says_what_to_do(routed: ConsolePage) -> None:
@@ -358,7 +360,7 @@ def test_nothing_is_in_the_way_of_people_with_disabilities(tab: ConsolePage, axe
         tab.open(section)
     if section == "live":
         tab.page.get_by_role("main").get_by_role("img").first.wait_for()  # the charts are drawn
-    assert not tab.violations(axe)
+    assert not violations(tab.page, axe)
 
 
 def test_only_the_page_itself_can_read_and_call(tab: ConsolePage) -> None:
