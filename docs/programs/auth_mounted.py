@@ -16,9 +16,9 @@ async def count() -> int:
 
 
 app = Starlette()
-mcp = server.asgi(allowed_hosts=["example.com"])
+mcp = server.asgi()
 mcp.mount_on(app, "/notes/mcp")
-app.mount("/.well-known", server.well_known(allowed_hosts=["example.com"]))
+app.mount("/.well-known", server.well_known())
 
 if __name__ == "__main__":
     uvicorn.run(app)

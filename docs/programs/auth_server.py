@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dovetail import Context, Server
 from dovetail.auth import Auth
-from dovetail.authserver import AuthServer, OAuthClient
+from dovetail.authserver import AuthServer, OAuthClient, Passwords
 
 ORIGIN = "http://127.0.0.1:8000"
 nightly = OAuthClient(
@@ -22,11 +22,11 @@ reports = OAuthClient(
 auth_server = AuthServer(
     ORIGIN,
     resource=f"{ORIGIN}/mcp",
-    users=Path(__file__).with_name("auth_users.json"),
+    sign_in=Passwords(Path(__file__).with_name("auth_users.json")),
     scopes={"notes:read": "Read your notes", "notes:write": "Change your notes"},
     clients=[nightly, reports],
 )
-server = Server("notes", version="1.0.0", auth=Auth(auth_server.verifier(), scopes=["notes:read"]))
+server = Server("notes", version="1.0.0", auth=Auth(auth_server, scopes=["notes:read"]))
 
 
 @server.tool
@@ -42,4 +42,4 @@ async def write(text: str) -> str:
 
 
 if __name__ == "__main__":
-    server.run(transport="http", routes=auth_server.routes())
+    server.run(transport="http")
