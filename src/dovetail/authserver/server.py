@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from dovetail.auth.fetch import make_fetch
 from dovetail.auth.jose import ASSERTIONS, require_library
-from dovetail.auth.principal import Principal, Verifier
+from dovetail.auth.principal import Principal
 from dovetail.auth.settings import checked_url
 from dovetail.authserver.auth_store import AuthStore, BackendSelector, Keyring
 from dovetail.authserver.authorize import Authorization
@@ -42,7 +42,9 @@ log = logging.getLogger("dovetail.authserver")
 
 
 class AuthServer:
-    """An OAuth 2.1 authorization server, for development and small deployments."""
+    """An OAuth 2.1 authorization server. As `Server(auth=...)` it verifies its tokens, and its routes are served."""
+
+    binds_keys = False
 
     def __init__(
         self,
@@ -107,9 +109,28 @@ class AuthServer:
             for path, (route, methods) in routes.items()
         }
 
-    def verifier(self) -> Verifier:
-        """A verifier for `Server(auth=...)`, which verifies tokens of this server without HTTP."""
+    def verifier(self) -> "LocalVerifier":
+        """A verifier for another server of this process, which serves no routes."""
         return LocalVerifier(self)
+
+    def for_app(self, state: "StateBackend") -> "LocalVerifier":
+        self.endpoints(state)  # logs a warning about a state that workers do not share
+        return LocalVerifier(self, state)
+
+    async def verify(self, token: str, state: "StateBackend | None" = None) -> Principal | None:
+        return await self.endpoints(state).verify(token)
+
+    async def upstream_token(self, principal: Principal, state: "StateBackend | None") -> str:
+        """The access token of the identity provider where this user has signed in. Raises Unauthorized, ToolError."""
+        upstream = self.endpoints(state).upstream
+        if upstream is None:
+            raise RuntimeError("ctx.upstream_token() needs AuthServer(sign_in=SignIn...), not Passwords")
+        try:
+            return await upstream.access_token(principal.claims.get(GRANT, ""))
+        except OAuthError as failure:
+            if failure.error == "invalid_grant":
+                raise Unauthorized(failure.description, error="invalid_token") from None
+            raise ToolError(failure.description) from None
 
     async def close(self) -> None:
         """Close the state that was opened by a URL. The next request opens it again."""
@@ -211,7 +232,7 @@ class _Endpoints(NamedTuple):
 
 
 class LocalVerifier:
-    """Verifier for servers that the authorization server is mounted in."""
+    """Verifies tokens of the authorization server without HTTP."""
 
     binds_keys = False
 
@@ -219,30 +240,12 @@ class LocalVerifier:
         """`state` is that of the app that the verifier was made for, if any."""
         self.issuer = server.issuer
         self.resource = server.resource
+        self.for_app, self.close, self.upstream_token = server.for_app, server.close, server.upstream_token
         self._server = server
         self._state = state
 
-    def for_app(self, state: "StateBackend") -> "LocalVerifier":
-        self._server.endpoints(state)  # logs a warning about a state that workers do not share
-        return LocalVerifier(self._server, state)
-
-    async def close(self) -> None:
-        await self._server.close()
-
     async def verify(self, token: str) -> Principal | None:
-        return await self._server.endpoints(self._state).verify(token)
-
-    async def upstream_token(self, principal: Principal, state: "StateBackend") -> str:
-        """The access token of the identity provider where this user has signed in. Raises Unauthorized, ToolError."""
-        upstream = self._server.endpoints(self._state or state).upstream
-        if upstream is None:
-            raise RuntimeError("ctx.upstream_token() needs AuthServer(sign_in=SignIn...), not Passwords")
-        try:
-            return await upstream.access_token(principal.claims.get(GRANT, ""))
-        except OAuthError as failure:
-            if failure.error == "invalid_grant":
-                raise Unauthorized(failure.description, error="invalid_token") from None
-            raise ToolError(failure.description) from None
+        return await self._server.verify(token, self._state)
 
 
 def _checked_issuer(issuer: str) -> str:
