@@ -32,7 +32,7 @@ from dovetail.authserver.authorize import (
 )
 from dovetail.authserver.oauth_http import OAuthError, address_of, parse_fields
 from dovetail.authserver.sign_in import SignIn
-from dovetail.authserver.tokens import CODE_LIFETIME, Grant, TokenIssuer
+from dovetail.authserver.tokens import Grant, TokenIssuer
 from dovetail.authserver.upstream import Upstream
 from dovetail.errors import ProtocolError
 from dovetail.transports.http.routes import RouteRequest, RouteResponse
@@ -138,7 +138,7 @@ class ProviderSignIn(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             fingerprint=self.sign_in.fingerprint, profile=identity.profile,
             ends=self.tokens.keyring.now() + self.tokens.refresh_seconds,
         )  # fmt: skip
-        await self.upstream.put(grant.id, grant.ends, answer, 2 * CODE_LIFETIME)
+        await self.upstream.put(grant.id, answer, grant.ends)
         if not await store.claim("answered", consent.id, 2 * CONSENT_TIMEOUT):
             raise OAuthError("invalid_request", OLD_PAGE)
         await store.delete("sign-in", fields["state"])

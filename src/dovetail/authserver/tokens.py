@@ -269,9 +269,8 @@ class TokenEndpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         if await self.users.fingerprint(grant.user) != grant.fingerprint:
             await self.issuer.revoke(grant.id, grant.ends)
             raise _bad_grant("This user is not known any more, or has a new password")
-        if not isinstance(self.users, Passwords):
-            upstream = self.users.upstream
-            await (upstream.check(grant.id) if number else upstream.keep(grant.id, grant.ends))
+        if number and not isinstance(self.users, Passwords):
+            await self.users.upstream.check(grant.id)
         resource = self.issuer.resource
         scopes = sorted(wanted & resource.requested_scopes(None, client.scopes) & resource.scopes.keys())
         response = self._token_response(await self.issuer.access_token(client.id, grant.user, scopes, grant), scopes)
