@@ -552,7 +552,7 @@ async def test_only_true_lets_in(
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize(
     ("answer", "status"),
-    [([], 403), ((), 403), (["else"], 403), (None, 500), ("notes:read", 500), (7, 500), ([[]], 500), (TOO_BAD, 500)],
+    [([], 403), ((), 403), (["else"], 403), (None, 500), ("not a scope", 500), (7, 500), ([[]], 500), (TOO_BAD, 500)],
 )
 async def test_scopes_for_gives_no_more_than_it_says(kind: str, answer: Any, status: int) -> None:
     async with signing("keycloak", scopes_for=function_of(kind, answer)) as here:
@@ -560,7 +560,7 @@ async def test_scopes_for_gives_no_more_than_it_says(kind: str, answer: Any, sta
         assert page.status == status
         assert sent_back(page)["error"] == ("access_denied" if status == 403 else "server_error")
         here.keeps_secrets(page.text)
-    for enough in (["notes:read"], {"notes:read", "more"}, iter(["notes:read"])):
+    for enough in (["notes:read"], {"notes:read", "more"}, iter(["notes:read"]), "notes:read"):
         async with signing("keycloak", scopes_for=function_of(kind, enough)) as here:
             assert (await here.tokens())["scope"] == "notes:read"
 
@@ -582,10 +582,9 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: SignIn.github("id", "  "), "client_secret is empty"),
     (lambda: SignIn.github(None, "secret"), "client_id is"),
     (lambda: SignIn.discord(1234567890, "secret"), "client_id is"),
-    (lambda: SignIn.github(*KEYS, alow={"organizations": ["acme"]}), "alow"),
-    (lambda: SignIn.github(*KEYS, scopes="repo"), "write a list"),
-    (lambda: SignIn.github(*KEYS, scopes=5), "write a list"),
-    (lambda: SignIn.github(*KEYS, scopes=[5]), "write a list"),
+    (lambda: SignIn.github(*KEYS, scopes=5), "scopes=5 is not possible"),
+    (lambda: SignIn.github(*KEYS, scopes=[5]), "5 can't be a scope"),
+    (lambda: SignIn.github(*KEYS, scopes="repo gist"), "'repo gist' can't be a scope"),
     (lambda: SignIn.github(*KEYS, scopes_for=["notes:read"]), "a function of the claims"),
     (lambda: SignIn.github(*KEYS, allow=[]), "allow=[]"),
     (lambda: SignIn.github(*KEYS, allow="acme"), "allow='acme'"),
@@ -619,6 +618,12 @@ def test_what_can_not_work_is_refused_at_the_start_with_its_fix(make: Any, words
         make()
     assert words in str(refused.value)
     assert KEYS[1] not in str(refused.value)
+
+
+def test_an_option_that_is_misspelled_lets_nobody_in() -> None:
+    more: Any = {"alow": {"organizations": ["acme"]}}
+    with pytest.raises(TypeError, match="alow"):
+        SignIn.github(*KEYS, **more)
 
 
 async def test_there_is_no_callback_where_users_have_passwords() -> None:

@@ -67,8 +67,8 @@ class ProviderSignIn(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def provider_name(self) -> str:
         return self.sign_in.provider.row.name
 
-    async def fingerprint(self, _: str) -> str:
-        return self.sign_in.fingerprint
+    async def fingerprint(self, user: str) -> str:
+        return await self.sign_in.fingerprint(user)
 
     async def begin(self, request: RouteRequest, consent: ConsentRequest, allowed_by: str = "") -> RouteResponse:
         """Redirect the browser to the provider."""
@@ -135,7 +135,7 @@ class ProviderSignIn(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         await CONSENT_LIMIT.take(store, identity.subject)
         grant = Grant(
             id=secrets.token_urlsafe(16), client=consent.client, user=identity.subject, scopes=scopes,
-            fingerprint=self.sign_in.fingerprint, profile=identity.profile,
+            fingerprint=await self.fingerprint(identity.subject), profile=identity.profile,
             ends=self.tokens.keyring.now() + self.tokens.refresh_seconds,
         )  # fmt: skip
         await self.upstream.put(grant.id, answer, grant.ends)
