@@ -12,7 +12,7 @@ from dovetail.auth.jose import ASSERTIONS, require_library
 from dovetail.auth.principal import Principal
 from dovetail.auth.settings import checked_url
 from dovetail.authserver.auth_store import AuthStore, BackendSelector, Keyring
-from dovetail.authserver.authorize import Authorization
+from dovetail.authserver.authorize import PasswordSignIn
 from dovetail.authserver.callback import ProviderSignIn
 from dovetail.authserver.clients import AUTH_METHODS, GRANTS, MAX_METADATA, ClientDirectory, OAuthClient, check_clients
 from dovetail.authserver.oauth_http import (
@@ -83,9 +83,13 @@ class AuthServer:
         self._access_seconds, self._refresh_seconds = access_seconds, refresh_seconds
         self._registration = registration
         self._clients = check_clients(clients, self._resource.scopes)
-        self._sign_in = _checked_sign_in(sign_in)
-        if isinstance(self._sign_in, Passwords):
-            self._sign_in.reserve(self._clients)
+        given: Any = sign_in
+        if not isinstance(given, Passwords | SignIn):
+            fix = 'write SignIn.github(client_id, client_secret), or another provider, or Passwords("users.json")'
+            raise SetupError(f"AuthServer: sign_in= is a {type(given).__name__}, not how users sign in; {fix}")
+        if isinstance(sign_in, Passwords):
+            sign_in.reserve(self._clients)
+        self._users = sign_in
         self._fetch = make_fetch(allow_loopback=allow_loopback_cimd, max_bytes=MAX_METADATA) if cimd else None
         self._secrets = secrets_from_env(os.environ)
         self._clock = clock
@@ -102,7 +106,7 @@ class AuthServer:
         methods = {"jwks": "GET", "token": "POST", "revoke": "POST"}
         for name, method in (methods | ({"register": "POST"} if self._registration else {})).items():
             routes[f"{base}/{name}"] = (json_endpoint(self._route(name)), [method, "OPTIONS"])
-        if isinstance(self._sign_in, SignIn):
+        if isinstance(self._users, SignIn):
             routes[f"{base}/callback"] = (self._route("callback"), ["GET"])
         return {
             path: route_app(route, methods, max_body_bytes=MAX_BYTES, run_in_thread=_no_thread)
@@ -164,21 +168,20 @@ class AuthServer:
             access_seconds=self._access_seconds,
             refresh_seconds=self._refresh_seconds,
         )
-        path = urlsplit(self._url("authorize")).path
-        users: Passwords | ProviderSignIn
-        if isinstance(self._sign_in, Passwords):
-            users = self._sign_in
+        path, users, upstream, callback = urlsplit(self._url("authorize")).path, self._users, None, None
+        if isinstance(users, Passwords):
+            page = PasswordSignIn(path=path, clients=clients, tokens=tokens, users=users).page
         else:
-            users = ProviderSignIn(
-                redirect_uri=self._url("callback"), sign_in=self._sign_in, tokens=tokens,
-                upstream=Upstream(self._sign_in.provider, tokens),
+            upstream = Upstream(users.provider, tokens)
+            elsewhere = ProviderSignIn(
+                path=path, clients=clients, tokens=tokens, users=users,
+                redirect_uri=self._url("callback"), upstream=upstream,
             )  # fmt: skip
-        page = Authorization(path=path, clients=clients, users=users, tokens=tokens).page
-        endpoint = TokenEndpoint(clients=clients, issuer=tokens, users=users)
+            page, callback = elsewhere.page, elsewhere.callback
+        endpoint = TokenEndpoint(clients=clients, issuer=tokens, users=users, upstream=upstream)
         return _Endpoints(
-            page, endpoint.token, endpoint.revoke, clients.register, tokens.jwks, tokens.verify,
-            *((None, None) if isinstance(users, Passwords) else (users.callback, users.upstream)),
-        )  # fmt: skip
+            page, endpoint.token, endpoint.revoke, clients.register, tokens.jwks, tokens.verify, callback, upstream
+        )
 
     def _route(self, name: str) -> RouteHandler:
         """The endpoint of this name, with the state of the app that it is mounted in."""
@@ -255,13 +258,6 @@ def _checked_issuer(issuer: str) -> str:
     if why is not None:
         raise SetupError(f'AuthServer: issuer={issuer!r} is not possible: {why}; "https://login.example.com" is')
     return issuer
-
-
-def _checked_sign_in(given: Any) -> Passwords | SignIn:
-    if isinstance(given, Passwords | SignIn):
-        return given
-    fix = 'write SignIn.github(client_id, client_secret), or another provider, or Passwords("users.json")'
-    raise SetupError(f"AuthServer: sign_in= is a {type(given).__name__}, not how users sign in; {fix}")
 
 
 async def _no_thread(function: Callable[[], Any], *, label: str) -> NoReturn:
