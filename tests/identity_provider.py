@@ -231,7 +231,7 @@ class IdentityProvider:
             self.go.set()
         if (revoked := wanted.pop("revoke", None)) is not None:
             self.revoke(revoked)
-        for name in wanted.keys() & {"user", "expires_in", "callback", "lies", "failures"}:
+        for name in wanted.keys() & {"user", "redirect_uri", "expires_in", "callback", "lies", "failures"}:
             setattr(self, name, set(wanted[name]) if name == "lies" else wanted[name])
         return web.json_response({})
 
@@ -465,7 +465,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", choices=KINDS, default="oidc")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--redirect-uri", required=True)
+    parser.add_argument("--redirect-uri", default="")  # else by `/_set`
     parser.add_argument("--expires-in", type=int)
     given = parser.parse_args()
     served = IdentityProvider(given.kind, given.redirect_uri)
