@@ -28,6 +28,7 @@ from authserver_stage import (
 )  # fmt: skip
 from dovetail.authserver import OAuthClient, Provider, SignIn
 from dovetail.authserver.providers import GITHUB
+from dovetail.authserver.upstream import UpstreamTokens
 from dovetail.errors import SetupError
 from dovetail.state.sqlite import SqliteState
 from identity_provider import IdentityProvider, visit
@@ -399,6 +400,12 @@ async def test_what_the_provider_gives_is_sealed_in_the_store_and_reaches_no_bro
         for person in ("Ann Arbor", "ann@example.com", "583231"):
             assert person.encode() not in held
         await state.close()
+
+
+def test_no_record_shows_its_tokens_where_variables_are_printed() -> None:
+    """As asyncio's debug mode does with the result of a task, and monitoring with the variables of a traceback."""
+    tokens = UpstreamTokens(until=1.0, access_token="at-1", refresh_token="rt-1", fresh_until=None)
+    assert not any(secret in f"{tokens!r} {[tokens]}" for secret in ("at-1", "rt-1"))
 
 
 @pytest.mark.parametrize("row", ["github enterprise", "keycloak"])
