@@ -286,6 +286,33 @@ async def test_a_token_that_never_expires_is_checked_at_each_renewal(row: str) -
         assert not await here.stage.may_call(tokens["access_token"])
 
 
+async def test_a_token_that_can_not_be_refreshed_ends_the_grant_with_it() -> None:
+    """The provider can't be asked any more: a user who was locked out there would stay for a month."""
+    async with signing("oidc") as here:
+        tokens = await here.tokens()
+        tokens = (await here.program.refresh(tokens["refresh_token"])).json
+        assert await here.stage.may_call(tokens["access_token"])
+        here.stage.clock.now += here.at.expires_in + 1
+        refused = await here.program.refresh(tokens["refresh_token"])
+        assert (refused.status, refused.json["error"]) == (400, "invalid_grant")
+        assert "can't be refreshed" in refused.json["error_description"]
+        assert not await here.stage.may_call(tokens["access_token"])
+        assert await here.tokens()
+
+
+@pytest.mark.parametrize("has_profile", [True, False])
+async def test_a_user_of_openid_connect_whose_token_has_no_end_is_asked_for_at_the_profile(has_profile: bool) -> None:
+    async with signing("oidc") as here:
+        here.at.expires_in = None
+        if not has_profile:
+            here.at.kind = here.at.kind._replace(metadata={"userinfo_endpoint": None})
+        tokens = await here.tokens()
+        tokens = (await here.program.refresh(tokens["refresh_token"])).json
+        here.at.revoke("ann")
+        refused = await here.program.refresh(tokens["refresh_token"])
+        assert refused.status == (400 if has_profile else 200), "there is nothing else to ask"
+
+
 TROUBLE = [("keycloak", "refresh", how) for how in ("down", "html 500", "html 200", "busy", "json 500", "huge")]
 TROUBLE += [("github", "userinfo", how) for how in ("down", "html 500", "busy", "rate limit", "no json")]
 TROUBLE += [("github_app", "refresh", "html 500")]

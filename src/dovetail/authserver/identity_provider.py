@@ -137,7 +137,8 @@ class IdentityProvider:
 
     async def profile(self, access_token: str) -> dict[str, Any]:
         """The claims of the user of a token. Raises OAuthError; `invalid_grant` if the token is not good any more."""
-        url = (await self._endpoints()).userinfo_endpoint
+        if not (url := (await self._endpoints()).userinfo_endpoint):
+            return {}
         response = await self._ask(_with_token(url, access_token))
         if response.status == 401:
             raise OAuthError("invalid_grant", f"{self.row.name} has ended your sign-in; sign in again")
