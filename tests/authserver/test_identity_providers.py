@@ -273,6 +273,36 @@ async def test_a_refusal_upstream_ends_the_grant(row: str, caplog: pytest.LogCap
         assert await here.tokens(), "the user may sign in again"
 
 
+async def test_a_user_whom_a_rule_of_the_provider_denies_is_refused_and_their_grant_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Actions of Auth0 run at refreshes, too."""
+    caplog.set_level(logging.INFO, "dovetail")
+    async with signing("auth0") as here:
+        tokens = await here.tokens()
+        here.at.kind = here.at.kind._replace(bad_refresh=("access_denied", "Not in the office any more"))
+        here.at.revoke("ann")
+        here.stage.clock.now += 86_401
+        refused = await here.program.refresh(tokens["refresh_token"])
+        assert (refused.status, refused.json["error"]) == (400, "invalid_grant")
+        assert not await here.stage.may_call(tokens["access_token"])
+        assert "refuses a user or a code with 'access_denied'" in said(caplog)
+
+
+async def test_who_has_no_verified_address_at_github_is_refused_without_blaming_the_server(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "dovetail")
+    async with signing("github") as here:
+        here.at.kind = here.at.kind._replace(bad_code=("unverified_user_email", "The user must have one."))
+        browser = Browser(here.stage)
+        sent = await browser.answer(await browser.open(here.program.url()))
+        callback = await visit(sent.headers["location"])
+        here.at.revoke("ann")
+        here.refused(await browser.come_back(callback), 400, "access_denied", "did not accept this sign-in")
+        assert "'unverified_user_email'" in said(caplog)
+
+
 @pytest.mark.parametrize("row", ["github", "github enterprise"])
 async def test_a_token_that_never_expires_is_checked_at_each_renewal(row: str) -> None:
     async with signing(row) as here:

@@ -27,9 +27,9 @@ from dovetail.protocol.pagination import encode_base64url
 T = TypeVar("T")
 MAX_ANSWER = 256 * 1024  # bytes
 METADATA_TTL = 3600.0  # seconds
-# Errors that say no to a code or a refresh token; all others say that something else is wrong.
-NOT_GOOD = {"invalid_grant", "interaction_required", "login_required", "consent_required"}
-NOT_GOOD |= {"bad_verification_code", "bad_refresh_token"}  # of GitHub
+# Errors that say no to a code, a refresh token or its user; all others say that something else is wrong.
+NOT_GOOD = {"invalid_grant", "access_denied", "interaction_required", "login_required", "consent_required"}
+NOT_GOOD |= {"bad_verification_code", "bad_refresh_token", "unverified_user_email"}  # of GitHub
 log = logging.getLogger("dovetail.authserver")
 
 
@@ -269,6 +269,7 @@ class IdentityProvider:
         """The OAuthError for an error code of the provider."""
         name = self.row.name
         if error in NOT_GOOD:
+            log.info("%s refuses a user or a code with %r", name, error)
             return OAuthError("invalid_grant", f"{name} did not accept this sign-in, or not any more. Begin again.")
         if error in ("temporarily_unavailable", "server_error"):
             return self._unavailable(f"it says {error}")
