@@ -626,6 +626,11 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: SignIn.entra(*KEYS, tenant="acme.com"), "write its id, not its domain"),
     (lambda: SignIn.entra(*KEYS, tenant=""), "tenant=''"),
     (lambda: SignIn(Provider(**OWN), *KEYS), ""),
+    (lambda: SignIn(Provider(**OWN, issuer=ISSUER, subject="account_id"), *KEYS), "$.subject"),  # not ten claims
+    (lambda: SignIn(Provider(**OWN, issuer=ISSUER, subject=()), *KEYS), "$.subject"),  # all users would be one
+    (lambda: SignIn(Provider(**OWN, issuer=ISSUER, scopes="openid email"), *KEYS), "$.scopes"),
+    (lambda: SignIn(Provider(**OWN, issuer=ISSUER, lists=[("a", "b", "c")]), *KEYS), "$.lists"),
+    (lambda: SignIn(Provider(name="Own", key=None, issuer=ISSUER), *KEYS), "$.key"),
     (lambda: SignIn(Provider(**OWN, **AT), *KEYS), ""),  # nothing would say who the user is
     (lambda: SignIn(Provider(**OWN, **AT, userinfo_endpoint="http://a.example/u"), *KEYS), "not https"),
     (lambda: Stage(sign_in=GITHUB), "sign_in= is a Provider"),

@@ -174,6 +174,10 @@ def _check(provider: Any, keys: Mapping[str, Any], options: Mapping[str, Any]) -
     if not isinstance(provider, Provider):
         raise SetupError(f"SignIn: {provider!r} is not a Provider; write SignIn.github(client_id, client_secret)")
     where = f"SignIn, {provider.name}"
+    try:
+        msgspec.convert(msgspec.structs.asdict(provider), Provider)
+    except msgspec.ValidationError as problem:
+        raise SetupError(f"{where}: the row is not as it should be: {problem}") from None
     endpoints = (provider.authorization_endpoint, provider.token_endpoint, provider.userinfo_endpoint)
     urls = [provider.issuer] if provider.issuer else [*endpoints, *(each.url for each in provider.lists)]
     for url in urls:
