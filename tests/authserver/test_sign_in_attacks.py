@@ -115,6 +115,20 @@ async def test_the_consent_that_the_provider_remembers_is_none_for_a_program_tha
 
 
 @pytest.mark.rule("AUTH-19", "SEC-1")
+async def test_the_consent_of_a_program_that_no_operator_has_checked_is_asked_for_every_time(
+    stage: Stage, browser: Browser
+) -> None:
+    """Another authorization server, which the user's program has asked, sends the browser on to here, with a challenge
+    of its choice. A program that does not look at `iss` takes our code for that of the other, and gives it to that.
+    """
+    metadata = {"redirect_uris": [CALLBACK], "client_name": "The App", "token_endpoint_auth_method": "none"}
+    program = Program(stage, (await stage.register(**metadata)).json["client_id"])
+    assert await program.code(browser)
+    in_the_middle = await browser.open(program.url(state="of the request to the other"))
+    assert (in_the_middle.status, ASKED in in_the_middle.text) == (200, True)
+
+
+@pytest.mark.rule("AUTH-19", "SEC-1")
 async def test_a_remembered_consent_is_of_one_user(
     stage: Stage, upstream: IdentityProvider, browser: Browser, program: Program
 ) -> None:
