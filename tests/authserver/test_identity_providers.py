@@ -257,6 +257,13 @@ async def test_a_lifetime_that_is_none_asks_for_no_refresh(odd: Any) -> None:
         assert here.at.refreshes == 0
 
 
+async def test_a_lifetime_that_is_too_large_for_a_clock_is_none() -> None:
+    async with signing("keycloak") as here:
+        here.at.lies = {"huge expires_in"}
+        tokens = await here.tokens()
+        assert (await here.program.refresh(tokens["refresh_token"])).status == 200
+
+
 @pytest.mark.parametrize("row", REFRESHED)
 async def test_a_refusal_upstream_ends_the_grant(row: str, caplog: pytest.LogCaptureFixture) -> None:
     async with signing(row) as here:

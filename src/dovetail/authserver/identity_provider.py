@@ -57,7 +57,7 @@ class TokenAnswer(Confidential, frozen=True):
         """The lifetime of the access token; None if it does not expire, or is unknown."""
         try:
             seconds = float(self.expires_in or 0)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         return seconds if 0 < seconds < math.inf else None
 
