@@ -72,6 +72,7 @@ TOKEN_LIES: dict[str, Callable[[dict[str, Any]], object]] = {  # of a response o
     "no access_token": lambda answer: answer.pop("access_token"),
     "odd access_token": lambda answer: answer.update(access_token=["a", "list"]),
     "token_type": lambda answer: answer.update(token_type="mac"),
+    "huge expires_in": lambda answer: answer.update(expires_in=10**400),
     "no id_token": lambda answer: answer.pop("id_token", None),
     "odd id_token": lambda answer: answer.update(id_token="a.b.c"),
 }
