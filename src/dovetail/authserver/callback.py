@@ -22,7 +22,6 @@ from dovetail.authserver.authorize import (
     ConsentCookie,
     ConsentRequest,
     error_page,
-    is_loopback,
     old_page,
     redirect,
     set_cookie,
@@ -133,10 +132,10 @@ class ProviderSignIn(Authorization, frozen=True, eq=False, kw_only=True):
         return await self.send_code(consent, grant, await self._remember(cookie, consent, user))
 
     async def _remember(self, cookie: ConsentCookie, consent: ConsentRequest, user: str) -> dict[str, str]:
-        """The cookie that remembers a consent; not for a program on the user's machine, which any other can imitate."""
-        uri, until = consent.redirect_uri, self.tokens.keyring.now() + self.tokens.refresh_seconds
-        if is_loopback(uri) or not self.may_remember(uri):
+        """The cookie that remembers a consent, if it may be."""
+        if not consent.may_be_remembered:
             return {}
+        uri, until = consent.redirect_uri, self.tokens.keyring.now() + self.tokens.refresh_seconds
         before = cookie.scopes if cookie.user == user and cookie.redirect_uri == uri else ()
         scopes = tuple(sorted({*before, *consent.scopes}))
         return await self.cookie_headers(replace(cookie, until=until, user=user, redirect_uri=uri, scopes=scopes))

@@ -1,9 +1,11 @@
 """Identity providers as rows of data: their endpoints, what they are asked for, and which claims name their users."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+
+from dovetail.errors import SetupError
 
 Claims = Mapping[str, Any]
 Path = tuple[str, ...]  # the names that lead to a value in the claims
@@ -19,7 +21,10 @@ class ListRequest(msgspec.Struct, frozen=True):
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
-    """An identity provider. With an `issuer` it speaks OpenID Connect, and its metadata name the endpoints."""
+    """An identity provider. With an `issuer` it speaks OpenID Connect, and its metadata name the endpoints.
+
+    Where each customer has an issuer, the row says what that is made of; `at` fills it in.
+    """
 
     name: str  # for people: "GitHub"
     key: str  # begins the subject of its users: "github"
@@ -32,7 +37,8 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     lists: tuple[ListRequest, ...] = ()
     scopes: tuple[str, ...] = ("openid", "profile", "email")
     parameters: Mapping[str, str] = {}  # of the authorization request
-    subject: tuple[str, ...] = ("sub",)  # the claims that are, together, the stable id of a user
+    # The claims that are, together, the stable id of a user.
+    subject: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("sub",)
     full_name: str = "name"
     username: str = "preferred_username"
     emails: Path = ()  # to the addresses, if `email` is not the only one
@@ -41,6 +47,9 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     organizations: Path = ()
     groups: Path = ()
     allow_scopes: Mapping[str, str] = {}  # requested if `allow=` has this key: {"organizations": "read:org"}
+
+    def at(self, **parts: str) -> "Provider":
+        return msgspec.structs.replace(self, issuer=url_of(self.issuer, **parts))
 
     def identity(self, claims: Claims) -> "Identity | None":
         """The user of these claims; None if they hold no stable id."""
@@ -80,9 +89,15 @@ def _values_at(value: Any, path: Path) -> list[Any]:
     return [one for each in found if isinstance(each, Mapping) for one in _values_at(each.get(path[0]), path[1:])]
 
 
-def base_url(domain: str) -> str:
-    """The URL of a domain; a whole URL stays as it is, without a slash at its end."""
-    return (domain if "://" in domain else f"https://{domain}").rstrip("/")
+def url_of(template: str, **parts: Any) -> str:
+    """A URL of its parts; the first is a host or a whole URL. Raises SetupError for None, which is what a missing
+    environment variable gives.
+    """
+    for name, part in parts.items():
+        if not isinstance(part, str) or not part.strip():
+            raise SetupError(f"SignIn: {name}={part!r} is not possible; write a text")
+    url = template.format(**{name: part.rstrip("/") for name, part in parts.items()})
+    return url if "://" in url else f"https://{url}"
 
 
 # ── with OpenID Connect ──
@@ -97,15 +112,25 @@ GOOGLE = Provider(
     domains=("hd",),  # anyone can have a Google account with an e-mail address of a company
 )  # fmt: skip
 ENTRA = Provider(
-    name="Microsoft", key="entra", asks_userinfo=False, scopes=OFFLINE, organizations=("tid",), groups=GROUPS,
+    name="Microsoft", key="entra", issuer="{cloud}/{tenant}/v2.0", asks_userinfo=False, scopes=OFFLINE,
+    organizations=("tid",), groups=GROUPS,
     subject=("tid", "oid"),  # `sub` is another one for each registered application
     verified="xms_edov",  # an address is whatever an administrator wrote, unless this vouches for its domain
 )  # fmt: skip
-AUTH0 = Provider(name="Auth0", key="auth0", scopes=OFFLINE, username="nickname", organizations=ORGANIZATION)
-OKTA = Provider(name="Okta", key="okta", scopes=OFFLINE, groups=GROUPS, allow_scopes={"groups": "groups"})
-KEYCLOAK = Provider(name="Keycloak", key="keycloak", groups=GROUPS)
-COGNITO = Provider(name="Cognito", key="cognito", username="cognito:username", groups=("cognito:groups",))
-WORKOS = Provider(name="WorkOS", key="workos", scopes=OFFLINE)  # `org_id` is in its access tokens only
+AUTH0 = Provider(
+    name="Auth0", key="auth0", issuer="{domain}/", scopes=OFFLINE, username="nickname", organizations=ORGANIZATION
+)
+OKTA = Provider(
+    name="Okta", key="okta", issuer="{domain}/oauth2/{server}", scopes=OFFLINE, groups=GROUPS,
+    allow_scopes={"groups": "groups"},
+)  # fmt: skip
+OKTA_ORG = msgspec.structs.replace(OKTA, issuer="{domain}")
+KEYCLOAK = Provider(name="Keycloak", key="keycloak", issuer="{url}/realms/{realm}", groups=GROUPS)
+COGNITO = Provider(
+    name="Cognito", key="cognito", issuer="cognito-idp.{region}.amazonaws.com/{pool}", username="cognito:username",
+    groups=("cognito:groups",),
+)  # fmt: skip
+WORKOS = Provider(name="WorkOS", key="workos", issuer="{domain}", scopes=OFFLINE)  # `org_id` is in access tokens only
 
 
 # ── without ──
@@ -113,7 +138,7 @@ WORKOS = Provider(name="WorkOS", key="workos", scopes=OFFLINE)  # `org_id` is in
 
 def github(url: str) -> Provider:
     """The row of github.com, or of a GitHub Enterprise Server, whose API is below the same origin."""
-    site = base_url(url)
+    site = url_of("{url}", url=url)
     api = "https://api.github.com" if site == "https://github.com" else f"{site}/api/v3"
     return Provider(
         name="GitHub", key="github", scopes=("read:user", "user:email"),

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import Any, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
 
-from msgspec.structs import replace
+from msgspec import ValidationError, convert
+from msgspec.structs import asdict, replace
 
 from dovetail.auth.fetch import plain
 from dovetail.auth.jwt import is_secure_url
@@ -15,7 +16,7 @@ from dovetail.auth.settings import checked_url
 from dovetail.authserver import providers
 from dovetail.authserver.identity_provider import IdentityProvider
 from dovetail.authserver.oauth_http import OAuthError, digest
-from dovetail.authserver.providers import GROUPS, ORGANIZATION, Claims, Identity, Provider, base_url
+from dovetail.authserver.providers import GROUPS, ORGANIZATION, Claims, Identity, Provider, url_of
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
 
@@ -116,7 +117,7 @@ class SignIn:
     @classmethod
     def oidc(cls, issuer: str, client_id: str, client_secret: str, *, name: str = "", **more: Unpack[Options]) -> Self:
         """Any provider that speaks OpenID Connect. `issuer`: byte for byte. `name`: for people."""
-        host = urlsplit(issuer).netloc
+        host = urlsplit(url_of("{issuer}", issuer=issuer)).netloc
         row = Provider(name=name or host, key=host, issuer=issuer, organizations=ORGANIZATION, groups=GROUPS)
         return cls(row, client_id, client_secret, **more)
 
@@ -130,20 +131,19 @@ class SignIn:
         **more: Unpack[Options],
     ) -> Self:  # fmt: skip
         """`tenant`: its id; or "organizations", "consumers" (personal accounts), "common" (both): everybody's."""
+        row = providers.ENTRA.at(cloud=cloud, tenant=CONSUMERS if tenant == "consumers" else tenant)
         if not _TENANT.fullmatch(tenant):
             raise SetupError(f"SignIn.entra: tenant={tenant!r} is not possible; write its id, not its domain")
-        tenant, authority = tenant.lower(), base_url(cloud)
-        issuers = (f"{authority}/{{tenantid}}/v2.0",) if tenant in ("organizations", "common") else ()
-        issuer = f"{authority}/{CONSUMERS if tenant == 'consumers' else tenant}/v2.0"
-        return cls(replace(providers.ENTRA, issuer=issuer, issuers=issuers), client_id, client_secret, **more)
+        if tenant in ("organizations", "common"):
+            row = replace(row, issuers=(providers.ENTRA.at(cloud=cloud, tenant="{tenantid}").issuer,))
+        return cls(row, client_id, client_secret, **more)
 
     @classmethod
     def auth0(
         cls, client_id: str, client_secret: str, *, domain: str, audience: str = "", **more: Unpack[Options]
     ) -> Self:
         """`audience`: of the API that `ctx.upstream_token()` is for, if any."""
-        parameters = {"audience": audience} if audience else {}
-        row = replace(providers.AUTH0, issuer=f"{base_url(domain)}/", parameters=parameters)
+        row = replace(providers.AUTH0.at(domain=domain), parameters={"audience": audience} if audience else {})
         return cls(row, client_id, client_secret, **more)
 
     @classmethod
@@ -151,23 +151,22 @@ class SignIn:
         cls, client_id: str, client_secret: str, *, domain: str, server: str | None = "default", **more: Unpack[Options]
     ) -> Self:
         """`server`: the id of the authorization server at Okta; None for that of the organization."""
-        path = "" if server is None else f"/oauth2/{server}"
-        return cls(replace(providers.OKTA, issuer=base_url(domain) + path), client_id, client_secret, **more)
+        org, okta = providers.OKTA_ORG, providers.OKTA
+        row = org.at(domain=domain) if server is None else okta.at(domain=domain, server=server)
+        return cls(row, client_id, client_secret, **more)
 
     @classmethod
     def keycloak(cls, client_id: str, client_secret: str, *, url: str, realm: str, **more: Unpack[Options]) -> Self:
-        issuer = f"{base_url(url)}/realms/{realm}"
-        return cls(replace(providers.KEYCLOAK, issuer=issuer), client_id, client_secret, **more)
+        return cls(providers.KEYCLOAK.at(url=url, realm=realm), client_id, client_secret, **more)
 
     @classmethod
     def cognito(cls, client_id: str, client_secret: str, *, region: str, pool: str, **more: Unpack[Options]) -> Self:
-        issuer = f"https://cognito-idp.{region}.amazonaws.com/{pool}"
-        return cls(replace(providers.COGNITO, issuer=issuer), client_id, client_secret, **more)
+        return cls(providers.COGNITO.at(region=region, pool=pool), client_id, client_secret, **more)
 
     @classmethod
     def workos(cls, client_id: str, client_secret: str, *, domain: str, **more: Unpack[Options]) -> Self:
         """`domain`: that of AuthKit, as "acme.authkit.app"."""
-        return cls(replace(providers.WORKOS, issuer=base_url(domain)), client_id, client_secret, **more)
+        return cls(providers.WORKOS.at(domain=domain), client_id, client_secret, **more)
 
     @classmethod
     def github(cls, client_id: str, client_secret: str, *, url: str = "github.com", **more: Unpack[Options]) -> Self:
@@ -184,6 +183,10 @@ def _check(provider: Any, **keys: Any) -> str:
     if not isinstance(provider, Provider):
         raise SetupError(f"SignIn: {provider!r} is not a Provider; write SignIn.github(client_id, client_secret)")
     where = f"SignIn, {provider.name}"
+    try:
+        convert(asdict(provider), Provider)
+    except ValidationError as problem:
+        raise SetupError(f"{where}: the row is not as it should be: {problem}") from None
     endpoints = (provider.authorization_endpoint, provider.token_endpoint, provider.userinfo_endpoint)
     for url in [provider.issuer] if provider.issuer else [*endpoints, *(each.url for each in provider.lists)]:
         if not is_secure_url(checked_url(url, where), url):

@@ -272,7 +272,7 @@ class TokenEndpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             await self.issuer.revoke(grant.id, grant.ends)
             raise _bad_grant("This user is not known any more, or has a new password")
         if number and self.upstream is not None:
-            await self.upstream.check(grant.id)
+            await self.upstream.access_token(grant.id, is_checked=True)
         resource = self.issuer.resource
         scopes = sorted(wanted & resource.requested_scopes(None, client.scopes) & resource.scopes.keys())
         response = self._token_response(await self.issuer.access_token(client.id, grant.user, scopes, grant), scopes)

@@ -1,8 +1,6 @@
 """Tokens of the identity provider, one record for each grant: sealed in the store, refreshed once for a fleet."""
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
 
 from dovetail.authserver.auth_store import Sealed
 from dovetail.authserver.identity_provider import IdentityProvider, TokenAnswer
@@ -10,7 +8,6 @@ from dovetail.authserver.oauth_http import OAuthError
 from dovetail.authserver.tokens import TokenIssuer
 from dovetail.state.base import StoreUnavailable
 
-T = TypeVar("T")
 EARLY = 60.0  # seconds before its end at which an access token is refreshed
 LEASE = 20.0  # seconds in which a worker refreshes a token; a fetch ends before
 POLL_INTERVAL = 0.05  # seconds
@@ -34,25 +31,24 @@ class Upstream:
         self._issuer, self._store, self._keyring = tokens, tokens.store, tokens.keyring
         self._running: dict[str, asyncio.Task[UpstreamTokens]] = {}  # refreshes, by grant
 
-    async def access_token(self, id: str) -> str:
-        """The access token of a grant, refreshed if needed. Raises OAuthError."""
-        tokens = await self._refreshed(id)
-        if tokens.is_fresh(self._keyring.now()):
-            return tokens.access_token
-        await self._issuer.revoke(id, tokens.until)  # or the client would come back with a new token of this grant
-        name = self.provider.row.name
-        raise OAuthError("invalid_grant", f"The token of {name} has expired and can't be refreshed; sign in again")
+    async def access_token(self, id: str, *, is_checked: bool = False) -> str:
+        """The access token of a grant, refreshed if needed. Raises OAuthError; if the provider says no, the grant ends.
 
-    async def check(self, id: str) -> None:
-        """Check that the provider still knows the user. Raises OAuthError."""
-        tokens = await self._refreshed(id)
-        if tokens.fresh_until is None and not self.provider.row.issuer:
-            await self._asked(id, tokens.until, self.provider.profile(tokens.access_token))
+        `is_checked`: a token that never expires is tried at the user's profile.
+        """
+        try:
+            tokens = await self._fresh(id)
+            if is_checked and tokens.fresh_until is None:
+                await self.provider.profile(tokens.access_token)
+        except OAuthError as failure:
+            if failure.error == "invalid_grant":
+                await self._issuer.revoke(id, self._keyring.now())
+            raise
+        return tokens.access_token
 
-    async def _refreshed(self, id: str) -> UpstreamTokens:
-        """The tokens of a grant: fresh ones, or expired ones that can't be refreshed."""
+    async def _fresh(self, id: str) -> UpstreamTokens:
         tokens, _ = await self._read(id)
-        if tokens.refresh_token is None or tokens.is_fresh(self._keyring.now()):
+        if tokens.is_fresh(self._keyring.now()):
             return tokens
         if id not in self._running:  # the calls of this worker wait for one request, which outlives each of them
             task = self._running[id] = asyncio.create_task(self._refresh(id))
@@ -68,28 +64,24 @@ class Upstream:
                     tokens, version = await self._read(id)
                     if tokens.is_fresh(self._keyring.now()):
                         return tokens
-                    answer = await self._asked(id, tokens.until, self.provider.refresh(tokens.refresh_token or ""))
+                    if tokens.refresh_token is None:  # the provider can't be asked for this user any more
+                        raise self._ended("The token of {} has expired and can't be refreshed")
+                    answer = await self.provider.refresh(tokens.refresh_token)
                     return await self.put(id, answer, tokens.until, tokens.refresh_token, version)
                 finally:
                     await self._store.delete("refreshing", id)
             await asyncio.sleep(POLL_INTERVAL)
         raise StoreUnavailable
 
-    async def _asked(self, id: str, until: float, answer: Awaitable[T]) -> T:
-        """What the provider answers. If it does not take the token any more, the grant ends."""
-        try:
-            return await answer
-        except OAuthError as failure:
-            if failure.error == "invalid_grant":
-                await self._issuer.revoke(id, until)
-            raise
-
     async def _read(self, id: str) -> tuple[UpstreamTokens, int]:
         value, version = await self._store.entry("upstream", id)
         tokens = await self._keyring.open(value.decode(), UpstreamTokens)
         if tokens is None:
-            raise OAuthError("invalid_grant", f"The sign-in at {self.provider.row.name} has ended; sign in again")
+            raise self._ended("The sign-in at {} has ended")
         return tokens, version
+
+    def _ended(self, text: str) -> OAuthError:
+        return OAuthError("invalid_grant", f"{text.format(self.provider.row.name)}; sign in again")
 
     async def put(
         self, id: str, answer: TokenAnswer, until: float, refresh_token: str | None = None, version: int = 0
