@@ -119,8 +119,7 @@ class ProviderSignIn(Authorization, frozen=True, eq=False, kw_only=True):
             return self.redirect(consent.redirect_uri, consent.state, error=error, error_description=description)
         if "error" in fields or "code" not in fields:
             raise provider.refusal(fields.get("error", "no code"))
-        answer, claims = await provider.redeem(fields["code"], self.redirect_uri, pending.verifier, pending.nonce)
-        identity = provider.identity(claims)
+        answer, identity = await provider.redeem(fields["code"], self.redirect_uri, pending.verifier, pending.nonce)
         user = identity.subject
         if pending.allowed_by not in ("", user):
             forget = set_cookie(self.cookie_name(consent.client), "", 0)

@@ -66,7 +66,7 @@ class Upstream:
                         return tokens
                     if tokens.refresh_token is None:  # the provider can't be asked for this user any more
                         raise self._ended("The token of {} has expired and can't be refreshed")
-                    answer = await self.provider.refresh(tokens.refresh_token)
+                    answer = await self.provider.token(grant_type="refresh_token", refresh_token=tokens.refresh_token)
                     return await self.put(id, answer, tokens.until, tokens.refresh_token, version)
                 finally:
                     await self._store.delete("refreshing", id)
