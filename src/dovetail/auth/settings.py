@@ -148,14 +148,13 @@ class Auth:
             except Exception:
                 log.exception("a verifier failed when its app ended")
 
-    async def upstream_token(self, principal: Principal | None, state: object) -> str:
-        """The access token of the identity provider where the user of a principal has signed in."""
-        if principal is not None and principal.subject is not None:
-            for verifier in self.verifiers:
-                found = getattr(verifier, "upstream_token", None)
-                if found is not None and getattr(verifier, "issuer", None) == principal.issuer:
-                    return str(await found(principal, state))
-        raise RuntimeError("ctx.upstream_token() is for users who have signed in by AuthServer(sign_in=SignIn...)")
+    async def upstream_token(self, principal: Principal, state: object) -> str | None:
+        """The access token of the identity provider where a user has signed in; None for other principals."""
+        verifiers: Iterable[Any] = self.verifiers if principal.subject else ()
+        for each in verifiers:
+            if hasattr(each, "upstream_token") and each.issuer == principal.issuer:
+                return await each.upstream_token(principal, state)  # type: ignore[no-any-return]
+        return None
 
     def dpop_check(self, claim: Claim | None, secrets: Callable[[], Sequence[bytes]]) -> DpopCheck | None:
         """None if DPoP is off. `claim`: stores used proofs in a fleet; None: in this process. `secrets`: of nonces."""

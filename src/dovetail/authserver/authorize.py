@@ -103,7 +103,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             if client.is_self_registered and not is_loopback(redirect_uri):
                 raise  # or this server would be an open redirector (RFC 9700, 4.11.2)
             return self.redirect(redirect_uri, state, error=refusal.error, error_description=refusal.description)
-        known = await self._cookie(request, client.id)
+        known = await self.cookie(request, client.id)
         consent = ConsentRequest(
             until=self.tokens.keyring.now() + CONSENT_TIMEOUT, id=secrets.token_urlsafe(16),
             nonce=known.nonce if known else secrets.token_urlsafe(16), client=client.id, name=client.name,
@@ -175,7 +175,7 @@ Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
     async def _post(self, request: RouteRequest) -> RouteResponse:
         form = await form_fields(request)
         consent = await self.tokens.keyring.open(form.get("form"), ConsentRequest)
-        if consent is None or await self.browser_cookie(request, consent) is None:
+        if consent is None or await self.cookie(request, consent.client, consent.nonce) is None:
             raise old_page()  # without the cookie, another site has sent the form (CSRF)
         answer, redirect_uri = form.get("answer"), consent.redirect_uri
         if answer == "other":
@@ -223,14 +223,12 @@ Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
         issuer = self.tokens.issuer
         return not is_loopback_url(issuer) and urlsplit(redirect_uri).hostname != urlsplit(issuer).hostname
 
-    async def browser_cookie(self, request: RouteRequest, consent: ConsentRequest) -> ConsentCookie | None:
-        """The cookie of a consent request; None in another browser."""
-        known = await self._cookie(request, consent.client)
-        return known if known is not None and secrets.compare_digest(known.nonce, consent.nonce) else None
-
-    async def _cookie(self, request: RouteRequest, client: str) -> ConsentCookie | None:
-        known = await self.tokens.keyring.open(read_cookie(request, self.cookie_name(client)), ConsentCookie)
-        return known if known is not None and known.client == client else None
+    async def cookie(self, request: RouteRequest, client: str, nonce: str | None = None) -> ConsentCookie | None:
+        """The cookie of a client, with the nonce of a consent request; None in another browser."""
+        found = await self.tokens.keyring.open(read_cookie(request, self.cookie_name(client)), ConsentCookie)
+        if found is None or found.client != client or (nonce and not secrets.compare_digest(found.nonce, nonce)):
+            return None
+        return found
 
     async def cookie_headers(self, cookie: ConsentCookie) -> dict[str, str]:
         keyring = self.tokens.keyring

@@ -105,9 +105,11 @@ class ProviderSignIn(Authorization, frozen=True, eq=False, kw_only=True):
         """The sign-in of this state and browser. Raises OAuthError."""
         found = await self.tokens.store.get("sign-in", state) if state else None
         pending = await self.tokens.keyring.open((found or b"").decode(), PendingSignIn)
-        if pending is None or (cookie := await self.browser_cookie(request, pending.consent)) is None:
-            raise old_page()
-        return pending, cookie
+        if pending is not None:
+            cookie = await self.cookie(request, pending.consent.client, pending.consent.nonce)
+            if cookie is not None:
+                return pending, cookie
+        raise old_page()
 
     async def _finish(self, pending: PendingSignIn, cookie: ConsentCookie, fields: Mapping[str, str]) -> RouteResponse:
         consent, store, provider = pending.consent, self.tokens.store, self.users.provider

@@ -70,6 +70,7 @@ class IdentityProvider:
         self._client_id, self._client_secret = client_id, client_secret
         self._scopes = scopes
         self._base = row.issuer or row.token_endpoint
+        self._issuers = row.issuers or (row.issuer,)
         # The operator has configured the provider, so it may be in a private network.
         allow_loopback = is_loopback_url(self._base)
         self._fetch = make_fetch(allow_loopback=allow_loopback, allow_private=True, max_bytes=MAX_ANSWER)
@@ -115,9 +116,9 @@ class IdentityProvider:
             if claims and profile and profile.get("sub") != claims["sub"]:
                 raise self._untrusted("the profile is of another user than the id token")
             claims = {**profile, **claims}
-        for each in self.row.lists:
-            if each.scope in self._scopes:
-                claims[each.claim] = await self._list(each.url, answer.access_token)
+        for name, (url, scope) in self.row.lists.items():
+            if scope in self._scopes:
+                claims[name] = await self._list(url, answer.access_token)
         identity = self.row.identity(claims)
         if identity is None:
             raise self._untrusted(f"the claims {', '.join(self.row.subject)} name no user")
@@ -194,10 +195,6 @@ class IdentityProvider:
         return claims
 
     # ── metadata ──
-
-    @property
-    def _issuers(self) -> tuple[str, ...]:
-        return self.row.issuers or (self.row.issuer,)
 
     async def _endpoints(self) -> Metadata:
         """The metadata of the row, or of the issuer, read once an hour."""

@@ -12,14 +12,6 @@ Path = tuple[str, ...]  # the names that lead to a value in the claims
 MAX_TEXT = 255  # characters of an id (OpenID Connect Core, 2), a name or an e-mail address
 
 
-class ListRequest(msgspec.Struct, frozen=True):
-    """A list that is no part of the user's profile. It is requested with one of the scopes that it needs."""
-
-    claim: str
-    url: str
-    scope: str
-
-
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
     """An identity provider. With an `issuer` it speaks OpenID Connect, and its metadata name the endpoints.
 
@@ -34,7 +26,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     token_endpoint: str = ""
     userinfo_endpoint: str = ""
     asks_userinfo: bool = True  # False: the id token says all
-    lists: tuple[ListRequest, ...] = ()
+    lists: Mapping[str, tuple[str, str]] = {}  # more claims: the URL of a list of objects, and the scope that it needs
     scopes: tuple[str, ...] = ("openid", "profile", "email")
     parameters: Mapping[str, str] = {}  # of the authorization request
     # The claims that are, together, the stable id of a user.
@@ -89,13 +81,16 @@ def _values_at(value: Any, path: Path) -> list[Any]:
     return [one for each in found if isinstance(each, Mapping) for one in _values_at(each.get(path[0]), path[1:])]
 
 
-def url_of(template: str, **parts: Any) -> str:
-    """A URL of its parts; the first is a host or a whole URL. Raises SetupError for None, which is what a missing
-    environment variable gives.
-    """
-    for name, part in parts.items():
-        if not isinstance(part, str) or not part.strip():
-            raise SetupError(f"SignIn: {name}={part!r} is not possible; write a text")
+def check_texts(**given: Any) -> None:
+    """Raises SetupError for None, which is what a missing environment variable gives; it shows no secret."""
+    for name, value in given.items():
+        if not isinstance(value, str) or not value.strip():
+            raise SetupError(f"SignIn: {name}= is empty or no text; the provider shows what to write")
+
+
+def url_of(template: str, **parts: str) -> str:
+    """A URL of its parts; the first is a host or a whole URL. Raises SetupError."""
+    check_texts(**parts)
     url = template.format(**{name: part.rstrip("/") for name, part in parts.items()})
     return url if "://" in url else f"https://{url}"
 
@@ -145,10 +140,10 @@ def github(url: str) -> Provider:
         authorization_endpoint=f"{site}/login/oauth/authorize",
         token_endpoint=f"{site}/login/oauth/access_token",
         userinfo_endpoint=f"{api}/user",
-        lists=(
-            ListRequest("emails", f"{api}/user/emails", "user:email"),
-            ListRequest("orgs", f"{api}/user/orgs?per_page=100", "read:org"),
-        ),
+        lists={
+            "emails": (f"{api}/user/emails", "user:email"),
+            "orgs": (f"{api}/user/orgs?per_page=100", "read:org"),
+        },
         subject=("id",),  # `login` can be changed, and be taken by others then
         username="login",
         emails=("emails",), verified="verified",  # the address in the profile may be hidden, or not verified
@@ -162,7 +157,7 @@ DISCORD = Provider(
     authorization_endpoint="https://discord.com/oauth2/authorize",
     token_endpoint="https://discord.com/api/oauth2/token",
     userinfo_endpoint="https://discord.com/api/users/@me",
-    lists=(ListRequest("guilds", "https://discord.com/api/users/@me/guilds", "guilds"),),
+    lists={"guilds": ("https://discord.com/api/users/@me/guilds", "guilds")},
     full_name="global_name", username="username", verified="verified",
     organizations=("guilds", "id"), allow_scopes={"organizations": "guilds"},
 )  # fmt: skip

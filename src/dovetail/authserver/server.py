@@ -15,20 +15,13 @@ from dovetail.authserver.auth_store import AuthStore, BackendSelector, Keyring
 from dovetail.authserver.authorize import PasswordSignIn
 from dovetail.authserver.callback import ProviderSignIn
 from dovetail.authserver.clients import AUTH_METHODS, GRANTS, MAX_METADATA, ClientDirectory, OAuthClient, check_clients
-from dovetail.authserver.oauth_http import (
-    MAX_BYTES,
-    PUBLIC_HEADERS,
-    OAuthError,
-    RouteHandler,
-    json_endpoint,
-    url_problem,
-)
+from dovetail.authserver.oauth_http import MAX_BYTES, PUBLIC_HEADERS, RouteHandler, json_endpoint, url_problem
 from dovetail.authserver.passwords import Passwords
 from dovetail.authserver.sign_in import SignIn
-from dovetail.authserver.tokens import GRANT, ProtectedResource, TokenEndpoint, TokenIssuer
+from dovetail.authserver.tokens import ProtectedResource, TokenEndpoint, TokenIssuer
 from dovetail.authserver.upstream import Upstream
 from dovetail.engine.options import secrets_from_env
-from dovetail.errors import SetupError, ToolError, Unauthorized
+from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
 from dovetail.transports.http.asgi import App
 from dovetail.transports.http.routes import STATE, RouteRequest, RouteResponse, route_app
@@ -124,17 +117,9 @@ class AuthServer:
     async def verify(self, token: str, state: "StateBackend | None" = None) -> Principal | None:
         return await self.endpoints(state).verify(token)
 
-    async def upstream_token(self, principal: Principal, state: "StateBackend | None") -> str:
-        """The access token of the identity provider where this user has signed in. Raises Unauthorized, ToolError."""
+    async def upstream_token(self, principal: Principal, state: "StateBackend | None") -> str | None:
         upstream = self.endpoints(state).upstream
-        if upstream is None:
-            raise RuntimeError("ctx.upstream_token() needs AuthServer(sign_in=SignIn...), not Passwords")
-        try:
-            return await upstream.access_token(principal.claims.get(GRANT, ""))
-        except OAuthError as failure:
-            if failure.error == "invalid_grant":
-                raise Unauthorized(failure.description, error="invalid_token") from None
-            raise ToolError(failure.description) from None
+        return None if upstream is None else await upstream.token_of(principal)
 
     async def close(self) -> None:
         """Close the state that was opened by a URL. The next request opens it again."""

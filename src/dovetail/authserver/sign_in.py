@@ -16,7 +16,7 @@ from dovetail.auth.settings import checked_url
 from dovetail.authserver import providers
 from dovetail.authserver.identity_provider import IdentityProvider
 from dovetail.authserver.oauth_http import OAuthError, digest
-from dovetail.authserver.providers import GROUPS, ORGANIZATION, Claims, Identity, Provider, url_of
+from dovetail.authserver.providers import GROUPS, ORGANIZATION, Claims, Identity, Provider, check_texts
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
 
@@ -65,7 +65,8 @@ class SignIn:
         a function of the claims; True lets in, a text is the reason why not. `scopes_for`: a function of the claims
         gives the scopes of this server that a user may have at most.
         """
-        where = _check(provider, client_id=client_id, client_secret=client_secret)
+        where = _checked_place(provider)
+        check_texts(client_id=client_id, client_secret=client_secret)
         if scopes_for is not None and not callable(scopes_for):
             raise SetupError(f"{where}: scopes_for={scopes_for!r} is not possible; write a function of the claims")
         self._allow, self._scopes_for = allow, scopes_for
@@ -117,7 +118,8 @@ class SignIn:
     @classmethod
     def oidc(cls, issuer: str, client_id: str, client_secret: str, *, name: str = "", **more: Unpack[Options]) -> Self:
         """Any provider that speaks OpenID Connect. `issuer`: byte for byte. `name`: for people."""
-        host = urlsplit(url_of("{issuer}", issuer=issuer)).netloc
+        check_texts(issuer=issuer)
+        host = urlsplit(issuer).netloc
         row = Provider(name=name or host, key=host, issuer=issuer, organizations=ORGANIZATION, groups=GROUPS)
         return cls(row, client_id, client_secret, **more)
 
@@ -178,8 +180,8 @@ class SignIn:
         return cls(providers.DISCORD, client_id, client_secret, **more)
 
 
-def _check(provider: Any, **keys: Any) -> str:
-    """Raises SetupError for what can't work, or would let in too many. Gives the beginning of other messages."""
+def _checked_place(provider: Any) -> str:
+    """The beginning of messages about a row. Raises SetupError for one that can't work, or would let in too many."""
     if not isinstance(provider, Provider):
         raise SetupError(f"SignIn: {provider!r} is not a Provider; write SignIn.github(client_id, client_secret)")
     where = f"SignIn, {provider.name}"
@@ -188,13 +190,9 @@ def _check(provider: Any, **keys: Any) -> str:
     except ValidationError as problem:
         raise SetupError(f"{where}: the row is not as it should be: {problem}") from None
     endpoints = (provider.authorization_endpoint, provider.token_endpoint, provider.userinfo_endpoint)
-    for url in [provider.issuer] if provider.issuer else [*endpoints, *(each.url for each in provider.lists)]:
+    for url in [provider.issuer] if provider.issuer else [*endpoints, *(url for url, _ in provider.lists.values())]:
         if not is_secure_url(checked_url(url, where), url):
             raise SetupError(f"{where}: {url!r} is not https; an attacker in the network could sign in as anybody")
-    for name, value in keys.items():
-        if not isinstance(value, str) or not value.strip():
-            place = f"{provider.name} shows it where you registered this server"
-            raise SetupError(f"{where}: {name} is empty or no text; {place}")
     return where
 
 

@@ -2,10 +2,12 @@
 
 import asyncio
 
+from dovetail.auth.principal import Principal
 from dovetail.authserver.auth_store import Sealed
 from dovetail.authserver.identity_provider import IdentityProvider, TokenAnswer
 from dovetail.authserver.oauth_http import OAuthError
-from dovetail.authserver.tokens import TokenIssuer
+from dovetail.authserver.tokens import GRANT, TokenIssuer
+from dovetail.errors import ToolError, Unauthorized
 from dovetail.state.base import StoreUnavailable
 
 EARLY = 60.0  # seconds before its end at which an access token is refreshed
@@ -30,6 +32,15 @@ class Upstream:
         self.provider = provider
         self._issuer, self._store, self._keyring = tokens, tokens.store, tokens.keyring
         self._running: dict[str, asyncio.Task[UpstreamTokens]] = {}  # refreshes, by grant
+
+    async def token_of(self, principal: Principal) -> str:
+        """The access token for tools that act for a user. Raises Unauthorized if the user has to sign in again."""
+        try:
+            return await self.access_token(principal.claims[GRANT])
+        except OAuthError as failure:
+            if failure.error == "invalid_grant":
+                raise Unauthorized(failure.description, error="invalid_token") from None
+            raise ToolError(failure.description) from None
 
     async def access_token(self, id: str, *, is_checked: bool = False) -> str:
         """The access token of a grant, refreshed if needed. Raises OAuthError; if the provider says no, the grant ends.
