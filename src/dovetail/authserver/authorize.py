@@ -74,7 +74,6 @@ class SignInCookie(Sealed, frozen=True, kw_only=True, tag="user"):
 class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """The endpoint `/authorize`. Subclasses know how users sign in."""
 
-    path: str
     clients: ClientDirectory
     tokens: TokenIssuer
     users: Passwords | SignIn
@@ -163,7 +162,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 {f"<p>It wants to:</p><ul>{scopes}</ul>" if scopes else ""}
 <p>Then your browser goes to <strong>{escape(urlsplit(uri).netloc)}</strong>{local if is_loopback(uri) else "."}</p>
 {f"<p>It may stay connected for {days:g} days.</p>" if consent.has_refresh and days else ""}
-<form method="post" action="{escape(self.path)}">
+<form method="post" action="{escape(urlsplit(self.tokens.url("authorize")).path)}">
 <input type="hidden" name="form" value="{escape(await self.tokens.keyring.seal(consent))}">
 {sign_in}
 <button name="answer" value="allow">Allow</button><button name="answer" value="deny" formnovalidate>Deny</button>

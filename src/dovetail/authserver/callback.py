@@ -53,7 +53,6 @@ class PendingSignIn(Sealed, frozen=True, kw_only=True, tag="sign-in"):
 class ProviderSignIn(Authorization, frozen=True, eq=False, kw_only=True):
     """Users sign in at an identity provider, after the consent; that is remembered, for they come by often."""
 
-    redirect_uri: str  # of the endpoint `/callback`
     users: SignIn
     upstream: Upstream
 
@@ -74,7 +73,7 @@ class ProviderSignIn(Authorization, frozen=True, eq=False, kw_only=True):
         try:
             await BEGIN_LIMIT.take(self.tokens.store, address_of(request))
             state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-            url = await self.users.provider.authorization_url(self.redirect_uri, state, nonce, verifier)
+            url = await self.users.provider.authorization_url(self.tokens.url("callback"), state, nonce, verifier)
             until = keyring.now() + CONSENT_TIMEOUT
             pending = PendingSignIn(until=until, consent=consent, nonce=nonce, verifier=verifier, allowed_by=allowed_by)
             sealed = (await keyring.seal(pending)).encode()
@@ -121,7 +120,8 @@ class ProviderSignIn(Authorization, frozen=True, eq=False, kw_only=True):
             return self.redirect(consent.redirect_uri, consent.state, error=error, error_description=description)
         if "error" in fields or "code" not in fields:
             raise provider.refusal(fields.get("error", "no code"))
-        answer, identity = await provider.redeem(fields["code"], self.redirect_uri, pending.verifier, pending.nonce)
+        redirect_uri = self.tokens.url("callback")
+        answer, identity = await provider.redeem(fields["code"], redirect_uri, pending.verifier, pending.nonce)
         user = identity.subject
         if pending.allowed_by not in ("", user):
             forget = set_cookie(self.cookie_name(consent.client), "", 0)

@@ -153,15 +153,12 @@ class AuthServer:
             access_seconds=self._access_seconds,
             refresh_seconds=self._refresh_seconds,
         )
-        path, users, upstream, callback = urlsplit(self._url("authorize")).path, self._users, None, None
+        users, upstream, callback = self._users, None, None
         if isinstance(users, Passwords):
-            page = PasswordSignIn(path=path, clients=clients, tokens=tokens, users=users).page
+            page = PasswordSignIn(clients=clients, tokens=tokens, users=users).page
         else:
             upstream = Upstream(users.provider, tokens)
-            elsewhere = ProviderSignIn(
-                path=path, clients=clients, tokens=tokens, users=users,
-                redirect_uri=self._url("callback"), upstream=upstream,
-            )  # fmt: skip
+            elsewhere = ProviderSignIn(clients=clients, tokens=tokens, users=users, upstream=upstream)
             page, callback = elsewhere.page, elsewhere.callback
         endpoint = TokenEndpoint(clients=clients, issuer=tokens, users=users, upstream=upstream)
         return _Endpoints(

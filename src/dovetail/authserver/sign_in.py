@@ -3,8 +3,9 @@
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Self, TypedDict, Unpack
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Literal, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from msgspec import ValidationError, convert
@@ -198,20 +199,16 @@ def _checked_place(provider: Any) -> str:
 
 def _checked_lists(given: Any, provider: Provider, where: str) -> dict[str, list[str]]:
     """The lists of `allow` in order and in lower case. Raises SetupError."""
-    kinds = Allow.__annotations__.keys()
-    is_possible = isinstance(given, Mapping) and given and given.keys() <= kinds
-    if not is_possible or not all(map(_is_list, given.values())):
-        fix = f'its keys are {", ".join(kinds)}: write a list for each, as {{"domains": ["example.com"]}}'
+    lists: dict[str, set[str]] = {}
+    with suppress(ValidationError):
+        lists = convert(given, dict[Literal["domains", "organizations", "groups"], set[str]])
+    if not lists or not all(values and all(values) for values in lists.values()):
+        fix = 'its keys are domains, organizations, groups: write a list for each, as {"domains": ["example.com"]}'
         raise SetupError(f"{where}: allow={given!r} is not possible; {fix}, or a function of the claims")
-    for kind in given:
+    for kind in lists:
         if kind != "domains" and not getattr(provider, kind):
             raise SetupError(f"{where}: allow: {provider.name} tells no {kind}; write a function of the claims")
-    return {kind: sorted({each.lower() for each in values}) for kind, values in sorted(given.items())}
-
-
-def _is_list(given: Any) -> bool:
-    is_list = isinstance(given, list | tuple | set | frozenset) and len(given) > 0
-    return is_list and all(isinstance(each, str) and each for each in given)
+    return {kind: sorted({each.lower() for each in values}) for kind, values in sorted(lists.items())}
 
 
 async def _result(answer: Any) -> Any:

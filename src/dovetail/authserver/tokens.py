@@ -117,6 +117,10 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     access_seconds: float
     refresh_seconds: float
 
+    def url(self, name: str) -> str:
+        """The URL of an endpoint."""
+        return f"{self.issuer.rstrip('/')}/{name}"
+
     async def code(self, grant: Grant, redirect_uri: str, challenge: str) -> str:
         until, redirect = self.keyring.now() + CODE_LIFETIME, digest(redirect_uri)
         code = AuthorizationCode(until=until, grant=grant, redirect=redirect, challenge=challenge)
