@@ -135,13 +135,13 @@ async def test_two_apps_with_one_authorization_server_do_not_know_each_other(url
 
 async def test_a_key_of_before_gives_way_to_that_of_the_fleet(sqlite: str) -> None:
     here = beside()
-    assert await here.verifier().verify("too.early.token") is None
+    assert await here.verify("too.early.token") is None
     async with worker(sqlite, beside()) as second, worker(sqlite, here) as first:
         assert await first.may_call(await second.own_token())
 
 
 async def test_a_memory_of_its_own_in_a_fleet_is_reported(sqlite: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with started(notes(Stage().server.verifier()).asgi(state=sqlite)):
+    async with started(notes(Stage().server).asgi(state=sqlite)):
         assert "AuthServer: state=" in caplog.text
 
 
@@ -154,7 +154,7 @@ async def test_other_servers_take_its_tokens_by_the_published_key(stage: Stage) 
     token = (await Program(stage).tokens())["access_token"]
     principal = await Jwt(ISSUER, RESOURCE, jwks=keys).verify(token)
     assert principal is not None
-    own = await stage.server.verifier().verify(token)
+    own = await stage.server.verify(token)
     assert own is not None
     assert (principal.subject, principal.client, principal.scopes) == ("ann", "app", {"notes:read"})
     assert principal.key == own.key, "the same caller, at every worker that verifies the token"
@@ -167,7 +167,7 @@ async def test_a_store_that_does_not_answer_refuses_no_caller_for_good() -> None
     token = (await Program(stage).tokens())["access_token"]
     state.break_down()
     with pytest.raises(VerifierUnavailable):
-        await stage.server.verifier().verify(token)
+        await stage.server.verify(token)
     registered = {"client_id": "dcr-x", "grant_type": "authorization_code"}
     assert (await stage.token(**registered)).json["error"] == "temporarily_unavailable"
     assert (await Browser(stage).open(Program(stage, "dcr-x").url())).status == 503

@@ -1,5 +1,6 @@
-"""`AuthServer`: an OAuth 2.1 authorization server as routes for an app, and a verifier of its tokens."""
+"""`AuthServer`: an OAuth 2.1 authorization server as routes for an app, and the verifier of its tokens."""
 
+import copy
 import logging
 import os
 import time
@@ -88,6 +89,7 @@ class AuthServer:
         self._clock = clock
         self._backends = BackendSelector(state, issuer)
         self._endpoints: dict[StateBackend, _Endpoints] = {}
+        self._app_state: StateBackend | None = None
 
     def routes(self) -> dict[str, App]:
         """The routes for `server.asgi(routes=...)` or `server.run("http", routes=...)`."""
@@ -106,19 +108,18 @@ class AuthServer:
             for path, (route, methods) in routes.items()
         }
 
-    def verifier(self) -> "LocalVerifier":
-        """A verifier for another server of this process, which serves no routes."""
-        return LocalVerifier(self)
+    def for_app(self, state: "StateBackend") -> "AuthServer":
+        """The same with the state of an app, unless it has one of its own."""
+        bound = copy.copy(self)
+        bound._app_state = state
+        bound.endpoints(state)  # logs a warning about a state that workers do not share
+        return bound
 
-    def for_app(self, state: "StateBackend") -> "LocalVerifier":
-        self.endpoints(state)  # logs a warning about a state that workers do not share
-        return LocalVerifier(self, state)
+    async def verify(self, token: str) -> Principal | None:
+        return await self.endpoints(self._app_state).verify(token)
 
-    async def verify(self, token: str, state: "StateBackend | None" = None) -> Principal | None:
-        return await self.endpoints(state).verify(token)
-
-    async def upstream_token(self, principal: Principal, state: "StateBackend | None") -> str | None:
-        upstream = self.endpoints(state).upstream
+    async def upstream_token(self, principal: Principal, state: "StateBackend") -> str | None:
+        upstream = self.endpoints(self._app_state or state).upstream
         return None if upstream is None else await upstream.token_of(principal)
 
     async def close(self) -> None:
@@ -214,23 +215,6 @@ class _Endpoints(NamedTuple):
     verify: Callable[[str], Awaitable[Principal | None]]
     callback: RouteHandler | None  # and upstream: if users sign in at an identity provider
     upstream: Upstream | None
-
-
-class LocalVerifier:
-    """Verifies tokens of the authorization server without HTTP."""
-
-    binds_keys = False
-
-    def __init__(self, server: AuthServer, state: "StateBackend | None" = None) -> None:
-        """`state` is that of the app that the verifier was made for, if any."""
-        self.issuer = server.issuer
-        self.resource = server.resource
-        self.for_app, self.close, self.upstream_token = server.for_app, server.close, server.upstream_token
-        self._server = server
-        self._state = state
-
-    async def verify(self, token: str) -> Principal | None:
-        return await self._server.verify(token, self._state)
 
 
 def _checked_issuer(issuer: str) -> str:
