@@ -7,7 +7,7 @@ from dovetail.authserver.auth_store import Sealed
 from dovetail.authserver.identity_provider import IdentityProvider, TokenAnswer
 from dovetail.authserver.oauth_http import OAuthError
 from dovetail.authserver.tokens import TokenIssuer
-from dovetail.state.base import StoreUnavailable
+from dovetail.state.base import StoreUnavailable, retry_while_unavailable
 
 EARLY = 60.0  # seconds before its end at which an access token is refreshed
 LEASE = 20.0  # seconds in which a worker refreshes a token; a fetch ends before
@@ -95,7 +95,11 @@ class Upstream:
             raise
         now = self._keyring.now()
         new = _tokens(answer, tokens, tokens.until, now)
-        await self._store.replace("upstream", id, await self._seal(new), max(new.until - now, 1.0), version)
+
+        async def store() -> None:
+            await self._store.replace("upstream", id, await self._seal(new), max(new.until - now, 1.0), version)
+
+        await retry_while_unavailable(store, lambda: self._keyring.now() < now + LEASE)  # they are given once
         return new
 
     async def _end_if_refused(self, id: str, ends: float, failure: OAuthError) -> None:
