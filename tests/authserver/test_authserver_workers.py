@@ -228,3 +228,16 @@ async def test_a_refreshed_token_is_stored_even_if_the_store_is_away_for_a_momen
         assert here.at.is_good(token)
         assert await token_elsewhere(here, call) == token
         assert here.at.refreshes == 1
+
+
+async def test_a_worker_that_ends_waits_for_a_refresh_even_if_its_caller_has_left() -> None:
+    async with refreshing(RemoteState()) as (here, app, call):
+        call.leave()
+        ending = asyncio.create_task(app.drain(10))
+        await asyncio.wait({ending}, timeout=0.2)
+        assert call.ended
+        assert not ending.done(), "what the provider gives now would be lost with this process"
+        here.at.go.set()
+        await ending
+        assert here.at.is_good(await token_elsewhere(here, call))
+        assert here.at.refreshes == 1

@@ -67,7 +67,10 @@ class DyingFleet:
         else:
             self._doom.write_text(when)
             yield
-        await until(self.revive)  # its connections break before it is gone
+        try:
+            await until(self.revive)  # its connections break before it is gone
+        except TimeoutError:
+            raise AssertionError(f"no worker has died {when}") from None
 
     async def _kill_who_waits_for(self, endpoint: str) -> None:
         known = self.at.asked.count(endpoint)
@@ -256,7 +259,7 @@ class Person:
         assert response.status == 200, response.text
         said = json.loads(response.text.rpartition("data: ")[2])  # a call that takes long is answered by a stream
         if "error" in said:  # which had begun when the grant ended: so the next call gets the 401
-            assert "sign in again" in said["error"]["message"], said
+            assert "Begin again" in said["error"]["message"], said
             return await self.call(token)
         told = said["result"]["structuredContent"]
         assert told["status"] == 200, told

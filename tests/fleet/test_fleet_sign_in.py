@@ -14,8 +14,6 @@ from fleet_client import running
 from fleet_sign_in import EVERYONE, EXPIRES_IN, Death, DyingFleet, Person, dying_fleet
 
 T = TypeVar("T")
-SHORT = [pytest.mark.slow, pytest.mark.timeout(180)]
-LONG = [pytest.mark.soak, pytest.mark.timeout(1800)]
 BOTH = ("redis", "sqlite")
 CALLERS = 100
 SIGN_INS, IN_FLIGHT = 100, 16  # of a storm

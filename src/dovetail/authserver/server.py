@@ -113,7 +113,10 @@ class AuthServer:
 
     async def close(self) -> None:
         """Close the state that was opened by a URL. The next request opens it again."""
-        self._endpoints.clear()
+        endpoints, self._endpoints = self._endpoints, {}
+        for each in endpoints.values():
+            if each.upstream is not None:
+                await each.upstream.close()
         await self._backends.close()
 
     def endpoints(self, app_state: "StateBackend | None") -> "_Endpoints":

@@ -39,6 +39,12 @@ class Upstream:
     async def keep(self, id: str, ends: float) -> None:
         await self._store.touch("upstream", id, max(ends - self._keyring.now(), 1.0))
 
+    async def close(self) -> None:
+        """Wait for the refreshes of this event loop, even if their calls are gone: the provider gives tokens once."""
+        loop = asyncio.get_running_loop()
+        running = [task for task in self._running.values() if task.get_loop() is loop]
+        await asyncio.gather(*running, return_exceptions=True)
+
     async def access_token(self, id: str) -> str:
         """The access token of a grant, refreshed if needed. Raises OAuthError."""
         tokens = await self._fresh(id)
