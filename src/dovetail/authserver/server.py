@@ -124,7 +124,10 @@ class AuthServer:
 
     async def close(self) -> None:
         """Close the state that was opened by a URL. The next request opens it again."""
-        self._endpoints.clear()
+        upstreams = [each.upstream for each in self._endpoints.values() if each.upstream is not None]
+        self._endpoints.clear()  # for all copies
+        for upstream in upstreams:
+            await upstream.close()
         await self._backends.close()
 
     def endpoints(self, app_state: "StateBackend | None") -> "_Endpoints":

@@ -1,6 +1,7 @@
 """Tokens of the identity provider, one record for each grant: sealed in the store, refreshed once for a fleet."""
 
 import asyncio
+from functools import partial
 
 from dovetail.auth.principal import Principal
 from dovetail.authserver.auth_store import Sealed
@@ -8,7 +9,7 @@ from dovetail.authserver.identity_provider import IdentityProvider, TokenAnswer
 from dovetail.authserver.oauth_http import OAuthError
 from dovetail.authserver.tokens import GRANT, TokenIssuer
 from dovetail.errors import ToolError, Unauthorized
-from dovetail.state.base import StoreUnavailable
+from dovetail.state.base import StoreUnavailable, retry_while_unavailable
 
 EARLY = 60.0  # seconds before its end at which an access token is refreshed
 LEASE = 20.0  # seconds in which a worker refreshes a token; a fetch ends before
@@ -32,6 +33,12 @@ class Upstream:
         self.provider = provider
         self._issuer, self._store, self._keyring = tokens, tokens.store, tokens.keyring
         self._running: dict[str, asyncio.Task[UpstreamTokens]] = {}  # refreshes, by grant
+
+    async def close(self) -> None:
+        """Wait for the refreshes of this event loop, even if their calls are gone: the provider gives tokens once."""
+        loop = asyncio.get_running_loop()
+        running = [task for task in self._running.values() if task.get_loop() is loop]
+        await asyncio.gather(*running, return_exceptions=True)
 
     async def token_of(self, principal: Principal) -> str:
         """The access token for tools that act for a user. Raises Unauthorized if the user has to sign in again."""
@@ -107,6 +114,7 @@ class Upstream:
             refresh_token=answer.refresh_token or refresh_token,
             fresh_until=None if seconds is None else now + seconds - min(EARLY, seconds / 2),
         )
-        sealed = (await self._keyring.seal(tokens)).encode()
-        await self._store.replace("upstream", id, sealed, max(until - now, 1.0), version)
+        sealed, ttl = (await self._keyring.seal(tokens)).encode(), max(until - now, 1.0)
+        store = partial(self._store.replace, "upstream", id, sealed, ttl, version)
+        await retry_while_unavailable(store, lambda: self._keyring.now() < now + LEASE)  # they are given once
         return tokens
