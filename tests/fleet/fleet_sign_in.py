@@ -192,14 +192,14 @@ class Person:
         self.consents: list[Reply] = []  # pages
         self.codes: Counter[Reply] = Counter()  # that came of each of these
         self.returns: list[str] = []  # URLs at which the provider has sent the browser back
-        self.seen: dict[tuple[str, str], None] = {}  # what was written in each step
+        self.written: dict[tuple[str, str], None] = {}  # what was written in each step
 
     @asynccontextmanager
     async def step(self, name: str) -> AsyncIterator[None]:
         when, known = self.deaths.pop(name, None), len(self.fleet.writes)
         async with self.fleet.death(when) if when else contextlib.nullcontext():
             yield
-        self.seen |= {(name, line.partition(" ")[2]): None for line in self.fleet.writes[known:]}
+        self.written |= {(name, line.partition(" ")[2]): None for line in self.fleet.writes[known:]}
 
     # ── what a program does ──
 
@@ -312,11 +312,11 @@ class Person:
 
     async def go_back(self) -> None:
         """Reload every URL, and answer every page again, twice: a consent is good for one code, and no more."""
-        seen = dict(self.seen)
+        written = dict(self.written)
         for url in self.returns[:]:
             assert await self.come_back(url) is None
         for page in self.consents:
             for _ in range(2):
                 await self.allow(page)
             assert self.codes[page] <= 1
-        self.seen = seen
+        self.written = written
