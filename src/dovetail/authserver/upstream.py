@@ -75,20 +75,23 @@ class Upstream:
         return await asyncio.shield(self._running[id])
 
     async def _refresh(self, id: str) -> UpstreamTokens:
-        """Refresh under a claim, for which the other workers wait; then they find fresh tokens."""
+        """Refresh under a claim; other workers wait until the record has changed, or the claim has expired."""
         for _ in range(POLLS):
-            if await self._store.claim("refreshing", id, LEASE):
+            tokens, version = await self._read(id)
+            if tokens.is_fresh(self._keyring.now()):
+                return tokens
+            if tokens.refresh_token is None:  # the provider can't be asked for this user any more
+                raise self._ended("The token of {} has expired and can't be refreshed")
+            claim = f"{id}/{version}"
+            if not await self._store.claim("refreshing", claim, LEASE):
+                await asyncio.sleep(POLL_INTERVAL)
+            elif (await self._read(id))[1] == version:  # this worker may have been asleep
                 try:
-                    tokens, version = await self._read(id)
-                    if tokens.is_fresh(self._keyring.now()):
-                        return tokens
-                    if tokens.refresh_token is None:  # the provider can't be asked for this user any more
-                        raise self._ended("The token of {} has expired and can't be refreshed")
                     answer = await self.provider.token(grant_type="refresh_token", refresh_token=tokens.refresh_token)
-                    return await self.put(id, answer, tokens.until, tokens.refresh_token, version)
-                finally:
-                    await self._store.delete("refreshing", id)
-            await asyncio.sleep(POLL_INTERVAL)
+                except OAuthError:
+                    await self._store.delete("refreshing", claim)  # the next call tries again
+                    raise
+                return await self.put(id, answer, tokens.until, tokens.refresh_token, version)
         raise StoreUnavailable
 
     async def _read(self, id: str) -> tuple[UpstreamTokens, int]:
