@@ -116,6 +116,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return await self.ask(request, consent, known)
 
     async def ask(self, request: RouteRequest, consent: ConsentRequest, known: ConsentCookie | None) -> RouteResponse:
+        """Show the consent page. `known` is the cookie that the browser has of this client."""
         headers = {}
         if known is None or not known.user:  # a consent that is remembered stays
             until = consent.until + CONSENT_TIMEOUT  # for the way to a provider and back

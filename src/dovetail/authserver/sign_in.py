@@ -25,7 +25,6 @@ _TENANT = re.compile(r"organizations|common|consumers|[0-9a-f]{8}(-[0-9a-f]{4}){
 CONSUMERS = "9188040d-6c67-4c5b-b112-36a304b66dad"  # the tenant of all personal Microsoft accounts
 log = logging.getLogger("dovetail.authserver")
 
-
 Kind = Literal["domains", "organizations", "groups"]
 Allow = Mapping[Kind, Sequence[str]]  # each key must hold, and any of its values will do
 AllowFunction = Callable[[Claims], Awaitable[bool | str] | bool | str]
