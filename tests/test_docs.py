@@ -531,7 +531,7 @@ SCENARIOS: dict[str, list[Step]] = {
         ]
     },
     "sign_in_own_row": [call("whoami", gives="anonymous")],
-    "sign_in_tests": [fail("count_calendars", says="caller has not signed in at an identity provider")],
+    "sign_in_tests": [fail("count_calendars", says="is for users who have signed in by AuthServer")],
     "auth_scopes": [call("wait", gives="Not yet."), refuse("tools/call", name="plan", says="Unknown tool: plan")],
     "audit": [read_the_journal],
     "untrusted": [look_over_the_fence],
