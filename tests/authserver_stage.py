@@ -114,7 +114,7 @@ class Stage:
         return reply
 
     async def may_call(self, token: str) -> bool:
-        return await self.server.verifier().verify(token) is not None
+        return await self.server.verify(token) is not None
 
 
 class Browser:

@@ -36,8 +36,8 @@ def moved(row: Provider, hosts: Mapping[str, str]) -> Provider:
                     return new + value.removeprefix(old)
         if isinstance(value, tuple):
             return tuple(map(move, value))
-        if isinstance(value, msgspec.Struct):
-            return moved(value, hosts)  # type: ignore[arg-type]
+        if isinstance(value, dict):
+            return {name: move(each) for name, each in value.items()}
         return value
 
     return msgspec.structs.replace(row, **{name: move(getattr(row, name)) for name in row.__struct_fields__})

@@ -50,7 +50,7 @@ def authorization_server(origin: str, sign_in: Passwords | SignIn) -> AuthServer
 
 def protected(auth_server: AuthServer, at: IdentityProvider | None) -> Server:
     """All that the reference server has, a tool that asks the identity provider, and two with scopes of their own."""
-    auth = Auth(UncachedVerifier(auth_server.verifier()), public_url=auth_server.resource, scopes=[MAY_USE])
+    auth = Auth(UncachedVerifier(auth_server), public_url=auth_server.resource, scopes=[MAY_USE])
     server = reference.create_server(auth=auth)
 
     @server.tool

@@ -573,7 +573,7 @@ async def test_only_true_lets_in(
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize(
     ("answer", "status"),
-    [([], 403), ((), 403), (["else"], 403), (None, 500), ("notes:read", 500), (7, 500), ([[]], 500), (TOO_BAD, 500)],
+    [([], 403), ((), 403), (["else"], 403), (None, 500), ("not a scope", 500), (7, 500), ([[]], 500), (TOO_BAD, 500)],
 )
 async def test_scopes_for_gives_no_more_than_it_says(kind: str, answer: Any, status: int) -> None:
     async with signing("keycloak", scopes_for=function_of(kind, answer)) as here:
@@ -581,7 +581,7 @@ async def test_scopes_for_gives_no_more_than_it_says(kind: str, answer: Any, sta
         assert page.status == status
         assert sent_back(page)["error"] == ("access_denied" if status == 403 else "server_error")
         here.keeps_secrets(page.text)
-    for enough in (["notes:read"], {"notes:read", "more"}, iter(["notes:read"])):
+    for enough in (["notes:read"], {"notes:read", "more"}, iter(["notes:read"]), "notes:read"):
         async with signing("keycloak", scopes_for=function_of(kind, enough)) as here:
             assert (await here.tokens())["scope"] == "notes:read"
 
@@ -599,14 +599,13 @@ OWN = {"name": "Own", "key": "own"}
 AT = {"authorization_endpoint": "https://a.example/a", "token_endpoint": "https://a.example/t"}
 WRONG: list[tuple[Any, str]] = [
     (lambda: SignIn("github", *KEYS), "a Provider"),
-    (lambda: SignIn.github("", "secret"), "client_id is empty"),
-    (lambda: SignIn.github("id", "  "), "client_secret is empty"),
-    (lambda: SignIn.github(None, "secret"), "client_id is"),
-    (lambda: SignIn.discord(1234567890, "secret"), "client_id is"),
-    (lambda: SignIn.github(*KEYS, alow={"organizations": ["acme"]}), "alow"),
-    (lambda: SignIn.github(*KEYS, scopes="repo"), "write a list"),
-    (lambda: SignIn.github(*KEYS, scopes=5), "write a list"),
-    (lambda: SignIn.github(*KEYS, scopes=[5]), "write a list"),
+    (lambda: SignIn.github("", "secret"), "client_id= is empty"),
+    (lambda: SignIn.github("id", "  "), "client_secret= is empty"),
+    (lambda: SignIn.github(None, "secret"), "client_id= is empty"),
+    (lambda: SignIn.discord(1234567890, "secret"), "client_id= is empty"),
+    (lambda: SignIn.github(*KEYS, scopes=5), "scopes=5 is not possible"),
+    (lambda: SignIn.github(*KEYS, scopes=[5]), "5 can't be a scope"),
+    (lambda: SignIn.github(*KEYS, scopes="repo gist"), "'repo gist' can't be a scope"),
     (lambda: SignIn.github(*KEYS, scopes_for=["notes:read"]), "a function of the claims"),
     (lambda: SignIn.github(*KEYS, allow=[]), "allow=[]"),
     (lambda: SignIn.github(*KEYS, allow="acme"), "allow='acme'"),
@@ -620,25 +619,25 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: SignIn.google(*KEYS, allow={"organizations": ["acme"]}), "Google tells no organizations"),
     (lambda: SignIn.oidc("http://id.example.com", *KEYS), "not https"),
     (lambda: SignIn.oidc("id.example.com", *KEYS), "whole URL"),
-    (lambda: SignIn.oidc("", *KEYS), "issuer=''"),
+    (lambda: SignIn.oidc("", *KEYS), "issuer= is empty"),
     # what os.environ.get() gives for a variable that is not set
-    (lambda: SignIn.oidc(None, *KEYS), "issuer=None"),
-    (lambda: SignIn.github(*KEYS, url=None), "url=None"),
-    (lambda: SignIn.entra(*KEYS, tenant=None), "tenant=None"),
-    (lambda: SignIn.entra(*KEYS, tenant="common", cloud=None), "cloud=None"),
-    (lambda: SignIn.auth0(*KEYS, domain=None), "domain=None"),
-    (lambda: SignIn.okta(*KEYS, domain=None), "domain=None"),
-    (lambda: SignIn.okta(*KEYS, domain="acme.okta.com", server=""), "server=''"),
-    (lambda: SignIn.keycloak(*KEYS, url=None, realm="acme"), "url=None"),
-    (lambda: SignIn.keycloak(*KEYS, url="https://id.acme.com", realm=None), "realm=None"),
-    (lambda: SignIn.cognito(*KEYS, region=None, pool="a"), "region=None"),
-    (lambda: SignIn.cognito(*KEYS, region="eu-central-1", pool=None), "pool=None"),
-    (lambda: SignIn.workos(*KEYS, domain=None), "domain=None"),
+    (lambda: SignIn.oidc(None, *KEYS), "issuer= is empty"),
+    (lambda: SignIn.github(*KEYS, url=None), "url= is empty"),
+    (lambda: SignIn.entra(*KEYS, tenant=None), "tenant= is empty"),
+    (lambda: SignIn.entra(*KEYS, tenant="common", cloud=None), "cloud= is empty"),
+    (lambda: SignIn.auth0(*KEYS, domain=None), "domain= is empty"),
+    (lambda: SignIn.okta(*KEYS, domain=None), "domain= is empty"),
+    (lambda: SignIn.okta(*KEYS, domain="acme.okta.com", server=""), "server= is empty"),
+    (lambda: SignIn.keycloak(*KEYS, url=None, realm="acme"), "url= is empty"),
+    (lambda: SignIn.keycloak(*KEYS, url="https://id.acme.com", realm=None), "realm= is empty"),
+    (lambda: SignIn.cognito(*KEYS, region=None, pool="a"), "region= is empty"),
+    (lambda: SignIn.cognito(*KEYS, region="eu-central-1", pool=None), "pool= is empty"),
+    (lambda: SignIn.workos(*KEYS, domain=None), "domain= is empty"),
     (lambda: SignIn.github(*KEYS, url="http://github.example.com"), "not https"),
-    (lambda: SignIn.auth0(*KEYS, domain=""), "domain=''"),
+    (lambda: SignIn.auth0(*KEYS, domain=""), "domain= is empty"),
     (lambda: SignIn.auth0(*KEYS, domain="acme auth0.com"), "whole URL"),
     (lambda: SignIn.entra(*KEYS, tenant="acme.com"), "write its id, not its domain"),
-    (lambda: SignIn.entra(*KEYS, tenant=""), "tenant=''"),
+    (lambda: SignIn.entra(*KEYS, tenant=""), "tenant= is empty"),
     (lambda: SignIn(Provider(**OWN), *KEYS), ""),
     (lambda: SignIn(Provider(**OWN, issuer=ISSUER, subject="account_id"), *KEYS), "$.subject"),  # not ten claims
     (lambda: SignIn(Provider(**OWN, issuer=ISSUER, subject=()), *KEYS), "$.subject"),  # all users would be one
@@ -658,6 +657,12 @@ def test_what_can_not_work_is_refused_at_the_start_with_its_fix(make: Any, words
         make()
     assert words in str(refused.value)
     assert KEYS[1] not in str(refused.value)
+
+
+def test_an_option_that_is_misspelled_lets_nobody_in() -> None:
+    more: Any = {"alow": {"organizations": ["acme"]}}
+    with pytest.raises(TypeError, match="alow"):
+        SignIn.github(*KEYS, **more)
 
 
 async def test_there_is_no_callback_where_users_have_passwords() -> None:

@@ -153,7 +153,7 @@ class Notes:
         url = f"{root}/mcp"
         self.way = way
         self.auth_server = AuthServer(root, resource=url, sign_in=way.sign_in(root), scopes=SCOPES, **options)
-        verifier = self.auth_server.verifier()
+        verifier = self.auth_server
         auth = Auth(verifier if is_cached else UncachedVerifier(verifier), scopes=["notes:read"])
         server = Server("notes", auth=auth)
 
