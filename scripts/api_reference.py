@@ -169,7 +169,7 @@ def _fields(definition: Definition) -> Iterator[str]:
             told = described.get(name, field)
             comment = _COMMENT.search(definition.lines[(told.end_lineno or 1) - 1])
             about = _in_guide(name, GUIDES.get(node.name)) or (comment[1] if comment else "")
-            type_, default = (f"`{text}`" if text else "" for text in (_type(field), _default(told)))
+            type_, default = (f"`{text}`" if text else "" for text in (_type(field, module), _default(told)))
             yield "| " + " | ".join(text.replace("|", "\\|") for text in (f"`{name}`", type_, default, about)) + " |"
 
 
@@ -182,8 +182,16 @@ def _annotated(node: ast.AST) -> Iterator[tuple[str, ast.AnnAssign]]:
             yield ast.unparse(each.target), each
 
 
-def _type(field: ast.AnnAssign) -> str:
-    return _LATE.sub(r"\1\3", f": {ast.unparse(field.annotation)}").removeprefix(": ")
+def _type(field: ast.AnnAssign, module: str) -> str:
+    """With the values of a Literal that has a name."""
+    text = _LATE.sub(r"\1\3", f": {ast.unparse(field.annotation)}").removeprefix(": ")
+    return re.sub(r"[A-Za-z_.]+", lambda name: _literal(find(module, name[0])) or name[0], text)
+
+
+def _literal(definition: Definition | None) -> str:
+    value = getattr(definition.node, "value", None) if definition else None
+    text = ast.unparse(value) if value else ""
+    return text if text.startswith("Literal[") else ""
 
 
 def _default(field: ast.AnnAssign) -> str:

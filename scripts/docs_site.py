@@ -68,8 +68,9 @@ def build(target: Path = BUILD) -> Path:
         (pages / page).write_text(_for_generator(text))
     command = [str(environment().python), "-m", "zensical", "build", "--strict", "--config-file", CONFIGURATION.name]
     done = subprocess.run(command, cwd=target, capture_output=True, text=True, check=False)
-    if done.returncode or "Warning" in done.stdout + done.stderr:
-        raise SiteProblem(re.sub(r"\x1b\[[\d;]*m", "", done.stdout + done.stderr))
+    told = re.sub(r"\x1b\[[\d;]*m", "", done.stdout + done.stderr)
+    if done.returncode or "Warning" in told:
+        raise SiteProblem(told.partition("Traceback")[0] or told)
     _write_for_models(texts, site)
     return site
 
