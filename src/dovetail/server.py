@@ -17,7 +17,7 @@ from dovetail.engine.engine import Engine
 from dovetail.engine.options import Options, ServerOptions
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import SetupError
-from dovetail.protocol.types import Icon, Implementation
+from dovetail.protocol.types import UNNAMED, Icon, Implementation
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import qualified_name
 from dovetail.registry.registration import checked_options, convert_option
@@ -55,9 +55,11 @@ class Server:
     server.run()
     """
 
-    def __init__(self, name: str, *, tools: "ToolRegistry | None" = None, **options: Unpack[ServerOptions]) -> None:
+    def __init__(
+        self, name: str | None = None, *, tools: "ToolRegistry | None" = None, **options: Unpack[ServerOptions]
+    ) -> None:
         settings = Options.from_keywords(options)
-        self.engine = Engine(_implementation(name, settings), settings, _catalog(tools))
+        self.engine = Engine(_implementation(UNNAMED if name is None else name, settings), settings, _catalog(tools))
         self.engine.load_tasks = lambda: extensions.tasks.add_tasks(self.engine)
         self.engine.look_for_tasks()  # a registry may have some
         self._routes: dict[str, tuple[Callable[..., Any], Sequence[str]]] = {}
@@ -80,9 +82,9 @@ class Server:
     @overload
     def tool(self, function: F, /, **options: Unpack[ToolOptions]) -> F: ...
     @overload
-    def tool(self, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
-    def tool(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]  # mypy and Unpack
-        """Register a function as a tool; bare, or with options. The function stays as it is."""
+    def tool(self, name: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
+    def tool(self, function: Any = None, /, **options: Any) -> Any:
+        """Register a function as a tool; bare, or with its name and options. The function stays as it is."""
         return _decorate("tool", self.add_tool, function, options)
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
@@ -160,9 +162,9 @@ class Server:
     @overload
     def prompt(self, function: F, /, **options: "Unpack[PromptOptions]") -> F: ...
     @overload
-    def prompt(self, **options: "Unpack[PromptOptions]") -> Callable[[F], F]: ...
-    def prompt(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]  # mypy and Unpack
-        """Register a function as a prompt; bare, or with options."""
+    def prompt(self, name: str | None = None, /, **options: "Unpack[PromptOptions]") -> Callable[[F], F]: ...
+    def prompt(self, function: Any = None, /, **options: Any) -> Any:
+        """Register a function as a prompt; bare, or with its name and options."""
         return _decorate("prompt", self.add_prompt, function, options)
 
     def add_prompt(self, function: Callable[..., Any], **options: "Unpack[PromptOptions]") -> None:
@@ -313,7 +315,11 @@ class Server:
 
 
 def _decorate(name: str, add: Callable[..., None], function: Any, options: Any) -> Any:
-    """Support both uses of a decorator: `@server.tool` registers the function, `@server.tool(…)` gives a decorator."""
+    """Support all uses of a decorator: `@server.tool` registers; `tool(…)` and `tool("name", …)` give a decorator."""
+    if isinstance(function, str):
+        if "name" in options:
+            raise SetupError(f"@server.{name}({function!r}, name={options['name']!r}): keep one of the two names")
+        function, options = None, {**options, "name": function}
 
     def register(function: F) -> F:
         add(function, **options)
@@ -322,7 +328,7 @@ def _decorate(name: str, add: Callable[..., None], function: Any, options: Any) 
     if function is None:
         return register
     if not callable(function):
-        raise SetupError(f"@server.{name}: write @server.{name} or @server.{name}(name={function!r})")
+        raise SetupError(f"@server.{name}: write @server.{name} or @server.{name}(name=…), not {function!r}")
     return register(function)
 
 
@@ -336,7 +342,9 @@ def _catalog(tools: Any) -> Catalog[Tool]:
 
 def _implementation(name: Any, options: Options) -> Implementation:
     if not isinstance(name, str) or not name:
-        raise SetupError(f'Server({name!r}): a server needs a name; write Server("weather")')
+        raise SetupError(
+            f'Server({name!r}): a name is a string of one character or more; write Server("weather"), or Server()'
+        )
     return Implementation(
         name=name,
         version=options.version,

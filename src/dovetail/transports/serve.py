@@ -74,7 +74,7 @@ def serve_http(
         if not is_single and options.state is None:  # a file that only these workers share
             folder = tempfile.TemporaryDirectory(prefix="dovetail-", ignore_cleanup_errors=True)
             path = Path(stack.enter_context(folder)).as_posix().lstrip("/")
-            options = msgspec.structs.replace(options, state=f"sqlite:///{path}/state.db")
+            options = msgspec.structs.replace(options, state=f"sqlite:///{path}/state.db?prefix=workers")
         app = HttpApp(engine, options, owner=owner, bound_to=options.host)
         announce = started or partial(_announce, engine.info.name, options, sockets)
         run_worker = partial(_run_worker, engine, lambda: HttpService(app, options, sockets, timings))
