@@ -277,13 +277,17 @@ class Server:
         """Serve until stdin closes or a signal arrives. Over HTTP one endpoint serves old and new clients."""
         if transport in HTTP_NAMES:
             transports.serve.serve_http(self.engine, self.http_options(options, running=True), owner=self)
-        elif transport != "stdio":
-            raise SetupError(f'Server.run: transport={transport!r} is unknown; use "stdio" or "http"')
-        elif others := sorted(options.keys() - {"state"}):
-            checked_options(options, [*transports.http.options.RunOptions.__annotations__, "transport"], "Server.run")
-            raise SetupError(f'Server.run: only for transport="http": {", ".join(others)}')
         else:
-            transports.stdio.serve_stdio(self.engine, owner=self, state=options.get("state"))
+            transports.stdio.serve_stdio(self.engine, owner=self, state=_stdio_state(transport, options))
+
+    async def run_async(self, transport: TransportName = "stdio", **options: "Unpack[RunOptions]") -> None:
+        """Do what `run` does on the running event loop, until its task is cancelled; without `workers=`."""
+        if transport in HTTP_NAMES:
+            options_ = self.http_options(options, running=True)
+            await transports.serve.serve_http_async(self.engine, options_, owner=self)
+        else:
+            state = _stdio_state(transport, options)
+            await transports.stdio.serve_stdio_async(self.engine, owner=self, state=state)
 
     def add_extension(self, extension: "Extension") -> None:
         """Declare an extension of the protocol, with methods and notifications of your own."""
@@ -330,6 +334,16 @@ def _decorate(name: str, add: Callable[..., None], function: Any, options: Any) 
     if not callable(function):
         raise SetupError(f"@server.{name}: write @server.{name} or @server.{name}(name=…), not {function!r}")
     return register(function)
+
+
+def _stdio_state(transport: str, options: "RunOptions") -> Any:
+    """The store of a server on stdio, which has no other option. Raises SetupError."""
+    if transport != "stdio":
+        raise SetupError(f'Server.run: transport={transport!r} is unknown; use "stdio" or "http"')
+    if others := sorted(options.keys() - {"state"}):
+        checked_options(options, [*transports.http.options.RunOptions.__annotations__, "transport"], "Server.run")
+        raise SetupError(f'Server.run: only for transport="http": {", ".join(others)}')
+    return options.get("state")
 
 
 def _catalog(tools: Any) -> Catalog[Tool]:
