@@ -88,8 +88,13 @@ async def test_the_context_is_injected_wherever_it_stands_and_not_in_the_schema(
         assert context is not None
         return f"{a} {context.protocol_version}"
 
-    assert [list(tool["inputSchema"]["properties"]) for tool in (await listed(server)).values()] == [["a"], ["a"]]
+    @server.tool
+    async def typed(a: int, one: Context[str], two: Context[str, Any] | None = None) -> str:
+        return f"{a} {one.protocol_version} {two is one}"
+
+    assert [list(tool["inputSchema"]["properties"]) for tool in (await listed(server)).values()] == [["a"]] * 3
     assert await text_of(server, "first", a=1) == "1 2025-11-25"
+    assert await text_of(server, "typed", a=2) == "2 2025-11-25 True"
     assert await text_of(server, "last") == "3 2025-11-25"
 
 
