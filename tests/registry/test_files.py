@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from dovetail.errors import NotFound, ProtocolError, SetupError
 from dovetail.registry.files import (
     Directory,
-    File,
     OpenFile,
+    ServedFile,
     guess_mime_type,
     open_and_compare,
     open_by_folder,
@@ -281,7 +281,7 @@ def test_names_that_no_client_could_ask_for_are_not_listed(tmp_path: Path) -> No
 )  # fmt: skip
 def test_text_or_bytes(tmp_path: Path, name: str, stored: bytes, expected: str | bytes) -> None:
     (tmp_path / name).write_bytes(stored)
-    for contents in (Directory(tmp_path).read(name), File(tmp_path / name).read()):
+    for contents in (Directory(tmp_path).read(name), ServedFile(tmp_path / name).read()):
         assert contents.data == expected
         assert type(contents.data) is type(expected)
         assert contents.entry.size == len(stored)
@@ -332,7 +332,7 @@ def test_a_huge_file_is_refused_in_plain_words(tree: Path) -> None:
         Directory(tree, max_bytes=4).read("docs/a.txt")
     with (tree / "huge.txt").open("wb") as stream:
         stream.truncate(1 << 40)  # sparse
-    for ask in (lambda: Directory(tree).read("huge.txt"), File(tree / "huge.txt").read):
+    for ask in (lambda: Directory(tree).read("huge.txt"), ServedFile(tree / "huge.txt").read):
         with pytest.raises(ProtocolError, match=r"'huge.txt' is larger than the limit of 10,000,000 bytes"):
             ask()
 
@@ -341,7 +341,7 @@ def test_a_huge_file_is_refused_in_plain_words(tree: Path) -> None:
 def test_a_file_longer_than_it_says_is_still_bounded() -> None:
     assert os.stat("/proc/self/status").st_size == 0
     with pytest.raises(ProtocolError, match="larger than"):
-        File("/proc/self/status", max_bytes=100).read()
+        ServedFile("/proc/self/status", max_bytes=100).read()
 
 
 def test_an_unreadable_file_says_so_without_its_path(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -408,17 +408,17 @@ def test_any_string_stays_inside_or_is_not_found(playground: Directory, relative
 
 
 def test_a_single_file(tree: Path) -> None:
-    file = File(tree / "notes.md", uri="notes://today", mime_type="text/plain; charset=utf-8")
+    file = ServedFile(tree / "notes.md", uri="notes://today", mime_type="text/plain; charset=utf-8")
     assert (file.entry().uri, file.entry().name) == ("notes://today", "notes.md")
     assert file.entry().mime_type == "text/plain; charset=utf-8"
     assert file.read().data == "# Notes\n"
-    assert File(tree / "notes.md").uri == (tree / "notes.md").as_uri()
-    assert File(tree / ".env").read().data == b"KEY=1"
+    assert ServedFile(tree / "notes.md").uri == (tree / "notes.md").as_uri()
+    assert ServedFile(tree / ".env").read().data == b"KEY=1"
 
 
 def test_a_single_file_may_be_a_symlink_that_is_moved_on(tree: Path) -> None:
     (tree / "current.txt").symlink_to("docs/a.txt")
-    file = File(tree / "current.txt")
+    file = ServedFile(tree / "current.txt")
     assert file.read().data == "alpha"
     (tree / "current.txt").unlink()
     (tree / "current.txt").symlink_to(tree.parent / "outside" / "secret.txt")
@@ -428,7 +428,7 @@ def test_a_single_file_may_be_a_symlink_that_is_moved_on(tree: Path) -> None:
 @needs_posix
 @pytest.mark.parametrize("swap", [lambda path: None, os.mkfifo, os.mkdir])
 def test_a_single_file_that_is_gone(tree: Path, swap: Callable[[Path], None]) -> None:
-    file = File(tree / "notes.md", uri="notes://today")
+    file = ServedFile(tree / "notes.md", uri="notes://today")
     (tree / "notes.md").unlink()
     swap(tree / "notes.md")
     for ask in (file.entry, file.read):
@@ -440,9 +440,9 @@ def test_a_single_file_that_is_gone(tree: Path, swap: Callable[[Path], None]) ->
 def test_a_wrong_single_file(tree: Path) -> None:
     for path, options, word in (("missing", {}, "missing"), ("", {}, "root"), ("notes.md", {"uri": "x"}, "'x'")):
         with pytest.raises(SetupError, match=word):
-            File(tree / path, **options)
+            ServedFile(tree / path, **options)
     with pytest.raises(SetupError, match="max_bytes=0 must be at least 1"):
-        File(tree / "notes.md", max_bytes=0)
+        ServedFile(tree / "notes.md", max_bytes=0)
 
 
 def test_limits_may_be_one(tmp_path: Path) -> None:
@@ -450,7 +450,7 @@ def test_limits_may_be_one(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x")
     directory = Directory(tmp_path, max_bytes=1, max_files=1)
     assert names(directory) == ["a.txt"]
-    assert directory.read("b.txt").data == File(tmp_path / "b.txt", max_bytes=1).read().data == "x"
+    assert directory.read("b.txt").data == ServedFile(tmp_path / "b.txt", max_bytes=1).read().data == "x"
 
 
 @pytest.mark.parametrize(

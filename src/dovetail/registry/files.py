@@ -285,7 +285,7 @@ class Directory:
             log.warning("%s has more files than a listing shows; raise max_files or narrow the patterns", self.root)
 
 
-class File:
+class ServedFile:
     """A single file as a resource. The author chose it, so it may be hidden, or a symlink to any file."""
 
     def __init__(
