@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail import Annotations, Client, EmbeddedResource, File, ResourceContents, Server
 from dovetail.errors import NotFound, ProtocolError, SetupError
 from dovetail.registry.files import (
     Directory,
@@ -463,3 +464,61 @@ def test_limits_may_be_one(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_mime_types_are_the_same_everywhere(name: str, mime_type: str) -> None:
     assert guess_mime_type(name) == mime_type
+
+
+# ── files as content ──
+
+
+@pytest.mark.parametrize(
+    ("options", "uri", "mime_type", "is_text"),
+    [
+        ({"format": "csv"}, "file:///resource.csv", "text/csv", True),
+        ({"format": "PDF", "name": "my report"}, "file:///my%20report.pdf", "application/pdf", False),
+        ({"format": "json", "name": "a.txt"}, "file:///a.txt", "application/json", True),
+        ({"format": "x-odd"}, "file:///resource.x-odd", "application/x-odd", False),
+        ({"name": "notes.md"}, "file:///notes.md", "text/markdown", True),
+        ({}, "file:///resource", "application/octet-stream", False),
+        ({"mime_type": "text/plain", "uri": "a://b"}, "a://b", "text/plain", True),
+    ],
+)
+def test_a_file_of_data_has_a_type_and_a_uri(options: dict[str, str], uri: str, mime_type: str, is_text: bool) -> None:
+    resource = File(b"a,b", **options).resource  # type: ignore[arg-type]
+    assert (resource.uri, resource.mime_type) == (uri, mime_type)
+    assert (resource.text, resource.blob) == (("a,b", None) if is_text else (None, b"a,b"))
+
+
+def test_a_file_of_a_path_has_its_name_and_shows_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "été.csv").write_bytes("é".encode())
+    file = File(path=tmp_path / "été.csv", annotations=Annotations(priority=1), meta={"a/b": 1})
+    assert file.resource == ResourceContents("file:///%C3%A9t%C3%A9.csv", "text/csv", text="é")
+    assert (file.annotations, file.meta) == (Annotations(priority=1), {"a/b": 1})
+    (tmp_path / "été.csv").write_bytes(b"\xff")  # no text after all
+    assert File(path=str(tmp_path / "été.csv")).resource.blob == b"\xff"
+    for wrong in ({}, {"data": b"", "path": tmp_path / "été.csv"}):
+        with pytest.raises(TypeError, match="File needs either data or path="):
+            File(**wrong)
+    with pytest.raises(TypeError, match="File: data must be bytes, not str; for a file write path="):
+        File("été.csv")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("revision", ["2024-11-05", "2025-11-25"])
+async def test_a_tool_returns_a_file(revision: str) -> None:
+    server = Server("files")
+
+    @server.tool(idempotency=True)
+    async def export(rows: int) -> File:
+        return File(b"a,b\n" * rows, format="csv", meta={"a/b": 1})
+
+    async with Client(server, protocol_version=revision) as client:
+        (tool,) = await client.list_tools()
+        assert tool.output_schema is None
+        (content,) = (await client.call_tool("export", {"rows": 2}, idempotency_key="k")).content
+        (again,) = (await client.call_tool("export", {"rows": 2}, idempotency_key="k")).content
+    assert (
+        again
+        == content
+        == EmbeddedResource(
+            ResourceContents("file:///resource.csv", "text/csv", text="a,b\na,b\n"),
+            meta=None if revision == "2024-11-05" else {"a/b": 1},
+        )
+    )

@@ -109,6 +109,37 @@ async def test_a_plain_function_may_return_something_awaitable() -> None:
     assert await text_of(server, "in_a_thread") == await text_of(server, "on_the_loop") == "awaited"
 
 
+def test_a_result_takes_structured_content_too() -> None:
+    value = {"n": 1}
+    result = ToolResult(content=[Text("one")], structured_content=value)
+    assert result == ToolResult(content=[Text("one")], structured=value)
+    assert result.structured_content == result.structured == value
+    nothing = ToolResult(content=[Text("one")], structured_content=None)
+    assert (nothing, nothing.structured_content) == (ToolResult(content=[Text("one")]), None)
+    with pytest.raises(TypeError, match="ToolResult: structured= and structured_content= say the same"):
+        ToolResult(structured=value, structured_content=value)
+
+
+async def test_structured_content_is_sent_and_checked() -> None:
+    server = new_server()
+
+    @server.tool(output_schema={"type": "object", "required": ["n"]})
+    async def count(n: int | None = None) -> Any:
+        return ToolResult(structured_content={} if n is None else {"n": n})
+
+    @server.middleware
+    async def brand(request: Any, call_next: Any) -> Any:
+        result = await call_next(request)
+        if isinstance(result, ToolResult) and not result.is_error:
+            return ToolResult(structured_content={**result.structured_content, "by": "us"}, text_copy=False)
+        return result
+
+    async with Wire(server, MODERN) as wire:
+        assert (await wire.ask("tools/call", {"name": "count"}))["isError"] is True
+        result = await wire.ask("tools/call", {"name": "count", "arguments": {"n": 1}})
+    assert result["structuredContent"] == {"n": 1, "by": "us"}
+
+
 # ── what is refused ──
 
 
