@@ -63,6 +63,7 @@ def is_admin(*_: Any) -> bool:
 """
 DOVETAIL = """
 from fastapi import FastAPI
+from mcp_types import CallToolResult, TextContent
 from dovetail import *
 from dovetail.auth import *
 from dovetail.authserver import *
@@ -79,6 +80,13 @@ class Checked(Server):
         "Only checks what it is to run with."
         if transport != "stdio":
             self.http_options(options, running=True)
+
+    async def run_async(self, transport="stdio", **options):
+        self.run(transport, **options)
+
+class Measure:
+    async def on_call_tool(self, request, call_next):
+        return await call_next(request)
 
 server, child = Checked("notes", lifespan=open_database), Server("office")
 
@@ -139,6 +147,9 @@ class Checked(FastMCP):
         signature(FastMCP.run).bind(self, *arguments, **options)
         signature(FastMCP.run_http_async).bind_partial(self, **options)
 
+    async def run_async(self, *arguments, **options):
+        self.run(*arguments, **options)
+
 class Measure(Middleware):
     pass
 
@@ -175,6 +186,9 @@ class Checked(MCPServer):
     def run(self, transport="stdio", **options):
         method = {"stdio": MCPServer.run_stdio_async, "streamable-http": MCPServer.run_streamable_http_async}
         signature(method[transport]).bind(self, **options)
+
+    async def run_stdio_async(self):
+        self.run()
 
 app, mcp = Starlette(), Checked("notes", lifespan=open_database)
 mcp.add_tool(greet)
@@ -232,7 +246,7 @@ def _below(decorator: str) -> str:
     if "argument=" in decorator:
         return "async def complete(value: str) -> list[str]: return ['Rome']"
     if kind == "resource":
-        variables = re.findall(r"\{(\w+)\}", decorator)
+        variables = re.findall(r"\{(\w+)\*?\}", decorator)
         return f"def read({', '.join(f'{name}: str' for name in variables)}) -> str: return 'a note'"
     return FUNCTIONS[kind]
 

@@ -1,6 +1,7 @@
 """The tables of docs/from-fastmcp.md and docs/from-the-sdk.md: every spelling in both columns runs with its library."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -31,7 +32,10 @@ def rows(page: str) -> list[tuple[list[str], list[str]]]:
 def problems(library: str, cells: list[list[str]], python: str | Path = sys.executable) -> list[str]:
     """What goes wrong with which cell, in a process of its own."""
     command = [str(python), moving_rows.__file__, library]
-    done = subprocess.run(command, input=json.dumps(cells), capture_output=True, text=True, timeout=60, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        command, input=json.dumps(cells), env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     answers = json.loads(done.stdout.splitlines()[-1])
     assert len(answers) == len(cells)
