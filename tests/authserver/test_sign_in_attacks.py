@@ -294,6 +294,14 @@ async def test_programs_are_remembered_by_each_server_of_a_host(upstream: Identi
     assert is_sent_to_provider(await browser.open(Program(here).url()), upstream)
 
 
+@pytest.mark.parametrize("answer", ["other", "ALLOW", ""])
+async def test_an_answer_that_the_page_does_not_offer_leads_nowhere(
+    answer: str, browser: Browser, program: Program
+) -> None:
+    """Another user, say, is for pages with passwords."""
+    assert is_dead_end(await browser.answer(await browser.open(program.url()), answer), 403)
+
+
 # ── redirects ──
 
 

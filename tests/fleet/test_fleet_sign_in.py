@@ -34,6 +34,7 @@ DEATHS = {
     Death("return", "after claim answered"): 1,
     Death("return", "after put upstream"): 1,
     Death("return", "after delete sign-in"): 1,
+    Death("redeem", "after touch upstream"): 0,
     # The code of ours is good once, too (RFC 6749, 4.1.2), also for a program that got no response.
     Death("redeem", "after put grant"): 1,
     Death("redeem", "after touch client"): 1,

@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from html import escape
+from typing import ClassVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -74,6 +75,8 @@ class SignInCookie(Sealed, frozen=True, kw_only=True, tag="user"):
 class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """The endpoint `/authorize`. Subclasses know how users sign in."""
 
+    answers: ClassVar[tuple[str, ...]] = ("allow",)  # that `allowed` takes
+
     clients: ClientDirectory
     tokens: TokenIssuer
     users: Passwords | SignIn
@@ -116,6 +119,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return await self.ask(request, consent, known)
 
     async def ask(self, request: RouteRequest, consent: ConsentRequest, known: ConsentCookie | None) -> RouteResponse:
+        """Show the consent page. `known` is the cookie that the browser has of this client."""
         headers = {}
         if known is None or not known.user:  # a consent that is remembered stays
             until = consent.until + CONSENT_TIMEOUT  # for the way to a provider and back
@@ -176,13 +180,10 @@ Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
         consent = await self.tokens.keyring.open(form.get("form"), ConsentRequest)
         if consent is None or await self.cookie(request, consent.client, consent.nonce) is None:
             raise old_page()  # without the cookie, another site has sent the form (CSRF)
-        answer, redirect_uri = form.get("answer"), consent.redirect_uri
-        if answer == "other":
-            return await self.consent_page(consent, SIGN_IN_FIELDS, set_cookie(SIGN_IN_COOKIE, "", 0))
-        if answer == "deny":
+        if form.get("answer") == "deny":
             error, description = "access_denied", "The user said no"
-            return self.redirect(redirect_uri, consent.state, error=error, error_description=description)
-        if answer != "allow":
+            return self.redirect(consent.redirect_uri, consent.state, error=error, error_description=description)
+        if form.get("answer") not in self.answers:
             raise old_page()
         return await self.allowed(request, consent, form)
 
@@ -243,6 +244,7 @@ Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
 class PasswordSignIn(Authorization, frozen=True, eq=False, kw_only=True):
     """Users sign in on the consent page."""
 
+    answers = ("allow", "other")
     users: Passwords
 
     async def sign_in_html(self, request: RouteRequest, redirect_uri: str) -> str:
@@ -258,6 +260,8 @@ class PasswordSignIn(Authorization, frozen=True, eq=False, kw_only=True):
         )
 
     async def allowed(self, request: RouteRequest, consent: ConsentRequest, form: Mapping[str, str]) -> RouteResponse:
+        if form["answer"] == "other":
+            return await self.consent_page(consent, SIGN_IN_FIELDS, set_cookie(SIGN_IN_COOKIE, "", 0))
         headers: dict[str, str] = {}
         user = await self._signed_in(request, consent.redirect_uri)
         if user is None:

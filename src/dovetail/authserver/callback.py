@@ -51,7 +51,7 @@ class PendingSignIn(Sealed, frozen=True, kw_only=True, tag="sign-in"):
 
 
 class ProviderSignIn(Authorization, frozen=True, eq=False, kw_only=True):
-    """Users sign in at an identity provider, after the consent; that is remembered, for they come by often."""
+    """Users sign in at an identity provider, after a consent that may be remembered."""
 
     users: SignIn
     upstream: Upstream

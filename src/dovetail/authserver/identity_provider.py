@@ -19,7 +19,7 @@ import msgspec
 from dovetail.auth import jose
 from dovetail.auth.fetch import Fetched, FetchFailed, FetchRequest, is_loopback_url, make_fetch, plain, shown
 from dovetail.auth.jwt import LEEWAY, RemoteKeys, is_secure_url
-from dovetail.auth.principal import MAX_TOKEN, Confidential, VerifierUnavailable, is_in_lifetime
+from dovetail.auth.principal import Confidential, VerifierUnavailable, is_in_lifetime
 from dovetail.authserver.oauth_http import FORM, OAuthError
 from dovetail.authserver.providers import Identity, Provider
 from dovetail.protocol.pagination import encode_base64url
@@ -159,9 +159,8 @@ class IdentityProvider:
         if isinstance(error, str) and response.status < 500 and response.status != 429:
             raise self.refusal(error)
         answer = self._object(url, response, TokenAnswer)
-        tokens = (answer.access_token, answer.refresh_token or "")
-        if answer.token_type.lower() != "bearer" or not tokens[0] or max(map(len, tokens)) > MAX_TOKEN:
-            raise self._untrusted(f"{shown(url)} answered with a token that is no bearer token, empty or huge")
+        if answer.token_type.lower() != "bearer" or not answer.access_token:
+            raise self._untrusted(f"{shown(url)} answered with a token that is empty, or no bearer token")
         return answer
 
     async def _id_token_claims(self, text: str | None, nonce: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
@@ -25,15 +25,8 @@ _TENANT = re.compile(r"organizations|common|consumers|[0-9a-f]{8}(-[0-9a-f]{4}){
 CONSUMERS = "9188040d-6c67-4c5b-b112-36a304b66dad"  # the tenant of all personal Microsoft accounts
 log = logging.getLogger("dovetail.authserver")
 
-
-class Allow(TypedDict, total=False):
-    """Who may come in: each key that is given must hold, and any of its values will do."""
-
-    domains: Sequence[str]
-    organizations: Sequence[str]
-    groups: Sequence[str]
-
-
+Kind = Literal["domains", "organizations", "groups"]
+Allow = Mapping[Kind, Sequence[str]]  # each key must hold, and any of its values will do
 AllowFunction = Callable[[Claims], Awaitable[bool | str] | bool | str]
 ScopesFunction = Callable[[Claims], Awaitable[Iterable[str]] | Iterable[str]]
 
@@ -197,11 +190,11 @@ def _checked_place(provider: Any) -> str:
     return where
 
 
-def _checked_lists(given: Any, provider: Provider, where: str) -> dict[str, list[str]]:
+def _checked_lists(given: Any, provider: Provider, where: str) -> dict[Kind, list[str]]:
     """The lists of `allow` in order and in lower case. Raises SetupError."""
-    lists: dict[str, set[str]] = {}
+    lists: dict[Kind, set[str]] = {}
     with suppress(ValidationError):
-        lists = convert(given, dict[Literal["domains", "organizations", "groups"], set[str]])
+        lists = convert(given, dict[Kind, set[str]])
     if not lists or not all(values and all(values) for values in lists.values()):
         fix = 'its keys are domains, organizations, groups: write a list for each, as {"domains": ["example.com"]}'
         raise SetupError(f"{where}: allow={given!r} is not possible; {fix}, or a function of the claims")

@@ -275,8 +275,8 @@ class TokenEndpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         if await self.users.fingerprint(grant.user) != grant.fingerprint:
             await self.issuer.revoke(grant.id, grant.ends)
             raise _bad_grant("This user is not known any more, or has a new password")
-        if number and self.upstream is not None:
-            await self.upstream.access_token(grant.id, is_checked=True)
+        if self.upstream is not None:
+            await (self.upstream.access_token(grant.id, is_checked=True) if number else self.upstream.keep(grant))
         resource = self.issuer.resource
         scopes = sorted(wanted & resource.requested_scopes(None, client.scopes) & resource.scopes.keys())
         response = self._token_response(await self.issuer.access_token(client.id, grant.user, scopes, grant), scopes)

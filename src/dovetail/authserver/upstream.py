@@ -7,7 +7,7 @@ from dovetail.auth.principal import Principal
 from dovetail.authserver.auth_store import Sealed
 from dovetail.authserver.identity_provider import IdentityProvider, TokenAnswer
 from dovetail.authserver.oauth_http import OAuthError
-from dovetail.authserver.tokens import GRANT, TokenIssuer
+from dovetail.authserver.tokens import CODE_LIFETIME, GRANT, Grant, TokenIssuer
 from dovetail.errors import ToolError, Unauthorized
 from dovetail.state.base import StoreUnavailable, retry_while_unavailable
 
@@ -39,6 +39,10 @@ class Upstream:
         loop = asyncio.get_running_loop()
         running = [task for task in self._running.values() if task.get_loop() is loop]
         await asyncio.gather(*running, return_exceptions=True)
+
+    async def keep(self, grant: Grant) -> None:
+        """Keep the tokens of a new grant, whose code is being redeemed, until its end."""
+        await self._store.touch("upstream", grant.id, max(grant.ends - self._keyring.now(), 1.0))
 
     async def token_of(self, principal: Principal) -> str:
         """The access token for tools that act for a user. Raises Unauthorized if the user has to sign in again."""
@@ -107,8 +111,8 @@ class Upstream:
     async def put(
         self, id: str, answer: TokenAnswer, until: float, refresh_token: str | None = None, version: int = 0
     ) -> UpstreamTokens:
-        """Store the tokens of a new grant, or those that replace a version. A provider that does not rotate refresh
-        tokens gives none again.
+        """Store tokens instead of a version; those of a new grant as long as its code is good. A provider that does not
+        rotate refresh tokens gives none again.
         """
         now, seconds = self._keyring.now(), answer.seconds
         tokens = UpstreamTokens(
@@ -117,7 +121,8 @@ class Upstream:
             refresh_token=answer.refresh_token or refresh_token,
             fresh_until=None if seconds is None else now + seconds - min(EARLY, seconds / 2),
         )
-        sealed, ttl = (await self._keyring.seal(tokens)).encode(), max(until - now, 1.0)
+        sealed = (await self._keyring.seal(tokens)).encode()
+        ttl = max(until - now, 1.0) if version else 2 * CODE_LIFETIME
         store = partial(self._store.replace, "upstream", id, sealed, ttl, version)
         await retry_while_unavailable(store, lambda: self._keyring.now() < now + LEASE)  # they are given once
         return tokens
