@@ -1,5 +1,7 @@
 """The site of the documentation, built once: its links and anchors, what it fetches, what models are given."""
 
+import fcntl
+import os
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -43,8 +45,14 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built by the first process of a run that needs it."""
     missing.demand(docs_site.why_missing())
-    return docs_site.build(tmp_path_factory.mktemp("site"))
+    own = tmp_path_factory.getbasetemp()
+    target = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "built-site"
+    target.mkdir(exist_ok=True)
+    with (target / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return target / "site" if (target / "site" / "llms-full.txt").exists() else docs_site.build(target)
 
 
 @pytest.fixture(scope="module")
