@@ -431,6 +431,7 @@ SCENARIOS: dict[str, list[Step]] = {
         call("order", article="hat", gives="3 times hat ordered."),
     ],
     "replay": [call("order", matches=r"Ordered \d{4}\.")],
+    "server_options": [call("search", title="temp", gives=["The Tempest"])],
     "readme": [call("days_between", start="2026-01-01", end="2026-03-01", gives=59)],
     "tools": [
         call("place_order", article="hat", pieces=2, gives={"article": "hat", "size": "M", "total": 19.0}),
@@ -500,6 +501,7 @@ SCENARIOS: dict[str, list[Step]] = {
     "testing_dependencies": [fail("send", text="Hello", says="ConnectionError: a test must not send mail")],
     "testing": [call("divide", a=6, b=3, gives=2.0)],
     "testing_auth": [refuse("tools/call", name="write", says="This needs the scopes: notes:write; no caller")],
+    "middleware_classes": [call("buy", article="hat", gives="One hat.")],
     "middleware": [call("look", matches=".+"), refuse("tools/call", name="admin_open", says="Unknown tool")],
     "schemas": [
         call("book", **BOOKING, gives=BOOKED),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dovetail.engine.current_context import get_context as get_context
     from dovetail.engine.dispatch import CallNext as CallNext
     from dovetail.engine.handles import Handle as Handle
+    from dovetail.engine.hooks import Notification as Notification
     from dovetail.engine.request_context import Cancellation as Cancellation
     from dovetail.engine.subscriptions import Change as Change
     from dovetail.errors import AnswerTimeout as AnswerTimeout
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
     from dovetail.protocol.capabilities import Completion as Completion
     from dovetail.protocol.elicitation import InputRequired as InputRequired
     from dovetail.protocol.inbound import Request as Request
+    from dovetail.protocol.methods import CompletionArgument as CompletionArgument
+    from dovetail.protocol.methods import CompletionContext as CompletionContext
+    from dovetail.protocol.methods import CompletionTarget as CompletionTarget
     from dovetail.protocol.results import InputRequiredResult as InputRequiredResult
     from dovetail.protocol.results import ListResult as ListResult
     from dovetail.protocol.results import PromptResult as PromptResult
@@ -65,6 +69,7 @@ if TYPE_CHECKING:
     from dovetail.protocol.sampling import ToolResultContent as ToolResultContent
     from dovetail.protocol.sampling import ToolUseContent as ToolUseContent
     from dovetail.protocol.types import Annotations as Annotations
+    from dovetail.protocol.types import AssistantMessage as AssistantMessage
     from dovetail.protocol.types import Audio as Audio
     from dovetail.protocol.types import EmbeddedResource as EmbeddedResource
     from dovetail.protocol.types import Icon as Icon
@@ -78,10 +83,12 @@ if TYPE_CHECKING:
     from dovetail.protocol.types import Text as Text
     from dovetail.protocol.types import ToolAnnotations as ToolAnnotations
     from dovetail.protocol.types import ToolDefinition as ToolDefinition
+    from dovetail.protocol.types import UserMessage as UserMessage
     from dovetail.registry.dependencies import Depends as Depends
     from dovetail.registry.elicitation import Elicit as Elicit
     from dovetail.registry.elicitation import Elicited as Elicited
     from dovetail.registry.elicitation import ElicitUrl as ElicitUrl
+    from dovetail.registry.files import File as File
     from dovetail.registry.registration import Idempotency as Idempotency
     from dovetail.registry.registration import TaskConfig as TaskConfig
     from dovetail.registry.roots import Root as Root
@@ -114,6 +121,7 @@ _NAMES = {
     "engine.current_context": ["get_context"],
     "engine.dispatch": ["CallNext"],
     "engine.handles": ["Handle"],
+    "engine.hooks": ["Notification"],
     "engine.request_context": ["Cancellation"],
     "engine.subscriptions": ["Change"],
     "errors": [
@@ -128,15 +136,17 @@ _NAMES = {
     "protocol.capabilities": ["Completion"],
     "protocol.elicitation": ["InputRequired"],
     "protocol.inbound": ["Request"],
+    "protocol.methods": ["CompletionArgument", "CompletionContext", "CompletionTarget"],
     "protocol.results": ["InputRequiredResult", "ListResult", "PromptResult", "Result", "ToolResult"],
     "protocol.sampling": ["SamplingMessage", "ToolResultContent", "ToolUseContent"],
     "protocol.types": [
-        "Annotations", "Audio", "EmbeddedResource", "Icon", "Image", "Message", "PromptDefinition",
+        "Annotations", "AssistantMessage", "Audio", "EmbeddedResource", "Icon", "Image", "Message", "PromptDefinition",
         "ResourceContents", "ResourceDefinition", "ResourceLink", "TemplateDefinition", "Text", "ToolAnnotations",
-        "ToolDefinition",
+        "ToolDefinition", "UserMessage",
     ],
     "registry.dependencies": ["Depends"],
     "registry.elicitation": ["Elicit", "ElicitUrl", "Elicited"],
+    "registry.files": ["File"],
     "registry.registration": ["Idempotency", "TaskConfig"],
     "registry.roots": ["Root", "Roots"],
     "registry.sampling": ["Sample", "Sampled"],

@@ -15,6 +15,7 @@ from msgspec import UNSET
 from dovetail.errors import NotFound, SetupError
 from dovetail.protocol.results import CacheHint, ReadResourceResult
 from dovetail.protocol.types import (
+    CONTENT_TYPES,
     UNSAFE_KEY,
     Annotations,
     CacheScope,
@@ -26,9 +27,16 @@ from dovetail.protocol.types import (
 from dovetail.protocol.uri_template import UriTemplate, Value, is_template, normalize_escapes, valid_uri
 from dovetail.protocol.uri_template import normalize_uri as normalize_uri
 from dovetail.registry.arguments import Arguments
-from dovetail.registry.files import Directory, File, FileContents, FileEntry, type_of_uri
+from dovetail.registry.files import Directory, FileContents, FileEntry, ServedFile, type_of_uri
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, members
-from dovetail.registry.registration import AccessRule, CommonOptions, access_rule, checked_options, convert_option
+from dovetail.registry.registration import (
+    AccessRule,
+    CommonOptions,
+    access_rule,
+    checked_options,
+    convert_option,
+    from_official,
+)
 from dovetail.registry.tools import closed_choices, definition_fields
 from dovetail.schema.encode import encode_json
 
@@ -150,28 +158,30 @@ def compile_resource(
 
 def _mime_type_of(returns: Any) -> str:
     """The MIME type for a return annotation: text, unless the annotation is certainly another type."""
-    kinds = [kind for kind in members(returns) if kind is not NoneType]
+    kinds = [from_official(kind) for kind in members(returns) if kind is not NoneType]
     kind = (get_origin(kinds[0]) or kinds[0]) if len(kinds) == 1 else Any
-    if not isinstance(kind, type) or kind in (Any, object, Signature.empty) or ResourceContents in get_args(kinds[0]):
+    items = [from_official(each) for item in get_args(kinds[0]) for each in members(item)] if kinds else []
+    if not isinstance(kind, type) or kind in (Any, object, Signature.empty) or ResourceContents in items:
         return TEXT
     return BYTES if issubclass(kind, BINARY) else TEXT if issubclass(kind, (str, ResourceContents)) else JSON
 
 
 def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, common: dict[str, Any]) -> Template:
+    arguments = Arguments(info)
+    kinds = {each.name: arguments.kinds(each.name) for each in info.parameters}
+    wholes = [name for name, kind in kinds.items() if "string" in kind and "array" not in kind]
     try:
-        template = UriTemplate(uri)
+        template = UriTemplate(uri, wholes)
         template.check_matchable()
     except SetupError as problem:
         raise SetupError(f"{info.where}: {problem}") from None
-    arguments = Arguments(info)
     variables = set(template.variables)
-    parameters = {parameter.name for parameter in info.parameters}
     required = {parameter.name for parameter in info.parameters if parameter.required}
-    if unknown := variables - parameters:
+    if unknown := variables - kinds.keys():
         raise SetupError(f"{info.where}: {uri!r} has {sorted(unknown)}, which the function does not take; add them")
     if missing := required - variables:
         raise SetupError(f"{info.where}: {sorted(missing)} can't come from {uri!r}; give defaults or add variables")
-    if single := sorted(name for name in template.exploded if "array" not in arguments.kinds(name)):
+    if single := sorted(name for name in template.exploded if "array" not in kinds[name]):
         raise SetupError(f"{info.where}: {single} get lists from {uri!r}; annotate them list[str], or drop the *")
     if absent := required & template.optional:
         raise SetupError(f"{info.where}: {sorted(absent)} may be missing from a URI like {uri!r}; give defaults")
@@ -222,7 +232,7 @@ def _file_invocation(function: Callable[..., FileContents], options: ResourceOpt
     return Invocation(function=function, is_async=False, in_thread=True, timeout=options.get("timeout", UNSET))
 
 
-def compile_file(file: File, options: ResourceOptions) -> Resource:
+def compile_file(file: ServedFile, options: ResourceOptions) -> Resource:
     """A single file as a resource, with its present size and time in each listing."""
     where = f"file {file.uri}"
     options = checked_options(options, FILE_OPTIONS, where)
@@ -289,6 +299,7 @@ def entry_definition(folder: Template, entry: FileEntry) -> ResourceDefinition:
 def to_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
     """The contents for a return value: str becomes text, bytes a blob, any other value JSON text."""
     uri = uri if uri.isascii() else normalize_escapes(uri)  # a client may ask by an IRI
+    value = from_official(value)
     if isinstance(value, ResourceContents):
         return [value]
     if isinstance(value, ReadResourceResult):
@@ -301,6 +312,11 @@ def to_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceCon
         return [ResourceContents(uri, mime_type or BYTES, blob=bytes(value))]
     if isinstance(value, (list, tuple)) and value and all(isinstance(item, ResourceContents) for item in value):
         return list(value)
+    for kind in set(map(type, value)) if isinstance(value, (list, tuple)) else [type(value)]:
+        if issubclass(kind, CONTENT_TYPES):
+            raise TypeError(
+                f"a resource returned {kind.__name__}, which is for tools and prompts; use ResourceContents"
+            )
     return [ResourceContents(uri, mime_type or JSON, text=encode_json(value).decode())]
 
 

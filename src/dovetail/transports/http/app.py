@@ -62,7 +62,8 @@ class HttpApp:
         self._origin_policy = OriginPolicy(options.allowed_hosts, options.allowed_origins, bound_to=bound_to)
         self._cors = Cors(options.cors)
         self._proxies = TrustedProxies(options.trusted_proxies)
-        self._public_handlers: dict[str, RequestHandler] = dict.fromkeys(HEALTH_PATHS, self._health)
+        own = {path.removesuffix("/") for path in options.routes}  # of the author, also for the health
+        self._public_handlers: dict[str, RequestHandler] = dict.fromkeys(HEALTH_PATHS - own, self._health)
         self._documents = documents = None
         if (auth := engine.options.auth) is not None:
             if options.identify is not None:
@@ -341,7 +342,7 @@ class RunningApp:
     def handler(self, route: str) -> RequestHandler:
         if (handler := self.handlers.get(route)) is not None:
             return handler
-        raise invalid_request(404, f"There is nothing at this path; the MCP endpoint is {self._options.path}")
+        raise invalid_request(404, f"There is nothing at this path; the MCP endpoint is {self._options.path or '/'}")
 
     async def start(self, owner: Any) -> None:
         """Start the app. If that fails, all is undone, and the next try opens another state."""
