@@ -28,6 +28,7 @@ from authserver_stage import (
 )  # fmt: skip
 from dovetail.authserver import OAuthClient, Provider, SignIn
 from dovetail.authserver.providers import GITHUB
+from dovetail.authserver.upstream import UpstreamTokens
 from dovetail.errors import SetupError
 from dovetail.state.sqlite import SqliteState
 from identity_provider import IdentityProvider, visit
@@ -111,6 +112,20 @@ async def test_the_consent_that_the_provider_remembers_is_none_for_a_program_tha
         page = await browser.open(Program(stage, known["client_id"], EVIL).url())
         assert (page.status, ASKED in page.text, EVIL in page.text) == (200, True, True)
     assert len(upstream.authorizations) == visits
+
+
+@pytest.mark.rule("AUTH-19", "SEC-1")
+async def test_the_consent_of_a_program_that_no_operator_has_checked_is_asked_for_every_time(
+    stage: Stage, browser: Browser
+) -> None:
+    """Another authorization server, which the user's program has asked, sends the browser on to here, with a challenge
+    of its choice. A program that does not look at `iss` takes our code for that of the other, and gives it to that.
+    """
+    metadata = {"redirect_uris": [CALLBACK], "client_name": "The App", "token_endpoint_auth_method": "none"}
+    program = Program(stage, (await stage.register(**metadata)).json["client_id"])
+    assert await program.code(browser)
+    in_the_middle = await browser.open(program.url(state="of the request to the other"))
+    assert (in_the_middle.status, ASKED in in_the_middle.text) == (200, True)
 
 
 @pytest.mark.rule("AUTH-19", "SEC-1")
@@ -401,6 +416,12 @@ async def test_what_the_provider_gives_is_sealed_in_the_store_and_reaches_no_bro
         await state.close()
 
 
+def test_no_record_shows_its_tokens_where_variables_are_printed() -> None:
+    """As asyncio's debug mode does with the result of a task, and monitoring with the variables of a traceback."""
+    tokens = UpstreamTokens(until=1.0, access_token="at-1", refresh_token="rt-1", fresh_until=None)
+    assert not any(secret in f"{tokens!r} {[tokens]}" for secret in ("at-1", "rt-1"))
+
+
 @pytest.mark.parametrize("row", ["github enterprise", "keycloak"])
 async def test_a_grant_of_one_provider_is_none_where_another_of_its_kind_is_set_up(row: str) -> None:
     """There the same number is another person."""
@@ -599,13 +620,31 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: SignIn.google(*KEYS, allow={"organizations": ["acme"]}), "Google tells no organizations"),
     (lambda: SignIn.oidc("http://id.example.com", *KEYS), "not https"),
     (lambda: SignIn.oidc("id.example.com", *KEYS), "whole URL"),
-    (lambda: SignIn.oidc("", *KEYS), ""),
+    (lambda: SignIn.oidc("", *KEYS), "issuer=''"),
+    # what os.environ.get() gives for a variable that is not set
+    (lambda: SignIn.oidc(None, *KEYS), "issuer=None"),
+    (lambda: SignIn.github(*KEYS, url=None), "url=None"),
+    (lambda: SignIn.entra(*KEYS, tenant=None), "tenant=None"),
+    (lambda: SignIn.entra(*KEYS, tenant="common", cloud=None), "cloud=None"),
+    (lambda: SignIn.auth0(*KEYS, domain=None), "domain=None"),
+    (lambda: SignIn.okta(*KEYS, domain=None), "domain=None"),
+    (lambda: SignIn.okta(*KEYS, domain="acme.okta.com", server=""), "server=''"),
+    (lambda: SignIn.keycloak(*KEYS, url=None, realm="acme"), "url=None"),
+    (lambda: SignIn.keycloak(*KEYS, url="https://id.acme.com", realm=None), "realm=None"),
+    (lambda: SignIn.cognito(*KEYS, region=None, pool="a"), "region=None"),
+    (lambda: SignIn.cognito(*KEYS, region="eu-central-1", pool=None), "pool=None"),
+    (lambda: SignIn.workos(*KEYS, domain=None), "domain=None"),
     (lambda: SignIn.github(*KEYS, url="http://github.example.com"), "not https"),
-    (lambda: SignIn.auth0(*KEYS, domain=""), "whole URL"),
+    (lambda: SignIn.auth0(*KEYS, domain=""), "domain=''"),
     (lambda: SignIn.auth0(*KEYS, domain="acme auth0.com"), "whole URL"),
     (lambda: SignIn.entra(*KEYS, tenant="acme.com"), "write its id, not its domain"),
-    (lambda: SignIn.entra(*KEYS, tenant=""), "write its id"),
+    (lambda: SignIn.entra(*KEYS, tenant=""), "tenant=''"),
     (lambda: SignIn(Provider(**OWN), *KEYS), ""),
+    (lambda: SignIn(Provider(**OWN, issuer=ISSUER, subject="account_id"), *KEYS), "$.subject"),  # not ten claims
+    (lambda: SignIn(Provider(**OWN, issuer=ISSUER, subject=()), *KEYS), "$.subject"),  # all users would be one
+    (lambda: SignIn(Provider(**OWN, issuer=ISSUER, scopes="openid email"), *KEYS), "$.scopes"),
+    (lambda: SignIn(Provider(**OWN, issuer=ISSUER, lists=[("a", "b", "c")]), *KEYS), "$.lists"),
+    (lambda: SignIn(Provider(name="Own", key=None, issuer=ISSUER), *KEYS), "$.key"),
     (lambda: SignIn(Provider(**OWN, **AT), *KEYS), ""),  # nothing would say who the user is
     (lambda: SignIn(Provider(**OWN, **AT, userinfo_endpoint="http://a.example/u"), *KEYS), "not https"),
     (lambda: Stage(sign_in=GITHUB), "sign_in= is a Provider"),

@@ -50,6 +50,7 @@ class ConsentRequest(Sealed, frozen=True, kw_only=True, tag="asked"):
     challenge: str
     scopes: list[str]
     has_refresh: bool  # refresh tokens
+    may_be_remembered: bool
 
 
 class ConsentCookie(Sealed, frozen=True, kw_only=True, tag="browser"):
@@ -62,7 +63,8 @@ class ConsentCookie(Sealed, frozen=True, kw_only=True, tag="browser"):
     scopes: tuple[str, ...] = ()
 
     def remembers(self, consent: ConsentRequest) -> bool:
-        return bool(self.user) and self.redirect_uri == consent.redirect_uri and {*consent.scopes} <= {*self.scopes}
+        is_same = bool(self.user) and self.redirect_uri == consent.redirect_uri
+        return consent.may_be_remembered and is_same and {*consent.scopes} <= {*self.scopes}
 
 
 class SignInCookie(Sealed, frozen=True, kw_only=True, tag="user"):
@@ -105,6 +107,10 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             until=until, id=secrets.token_urlsafe(16), nonce=nonce, client=client.id, name=client.name,
             redirect_uri=redirect_uri, state=state, challenge=challenge, scopes=sorted(scopes),
             has_refresh=REFRESH in client.grant_types,
+            # Others can imitate a program on the user's machine. One that no operator has checked may give our code to
+            # another server, which sent the browser on to here: then the page is all that tells the user.
+            may_be_remembered=not (client.is_self_registered or is_loopback(redirect_uri))
+            and may_remember(self.tokens.issuer, redirect_uri),
         )  # fmt: skip
         if known is not None and known.remembers(consent) and not isinstance(self.users, Passwords):
             return await self.users.begin(request, consent, known.user)

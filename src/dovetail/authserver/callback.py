@@ -24,8 +24,6 @@ from dovetail.authserver.authorize import (
     client_url,
     consent_cookie_name,
     error_page,
-    is_loopback,
-    may_remember,
     read_cookie,
     redirect,
     set_cookie,
@@ -147,9 +145,9 @@ class ProviderSignIn(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return redirect(client_url(self.tokens.issuer, consent.redirect_uri, consent.state, code=code), headers)
 
     async def _remember(self, cookie: ConsentCookie, consent: ConsentRequest, user: str) -> dict[str, str]:
-        """The cookie that remembers a consent; not for a program on the user's machine, which any other can imitate."""
+        """The cookie that remembers a consent, if it may be."""
         uri, keyring = consent.redirect_uri, self.tokens.keyring
-        if is_loopback(uri) or not may_remember(self.tokens.issuer, uri):
+        if not consent.may_be_remembered:
             return {}
         before = cookie.scopes if cookie.user == user and cookie.redirect_uri == uri else ()
         remembered = msgspec.structs.replace(

@@ -27,9 +27,9 @@ from dovetail.protocol.pagination import encode_base64url
 T = TypeVar("T")
 MAX_ANSWER = 256 * 1024  # bytes
 METADATA_TTL = 3600.0  # seconds
-# Errors that say no to a code or a refresh token; all others say that something else is wrong.
-NOT_GOOD = {"invalid_grant", "interaction_required", "login_required", "consent_required"}
-NOT_GOOD |= {"bad_verification_code", "bad_refresh_token"}  # of GitHub
+# Errors that say no to a code, a refresh token or its user; all others say that something else is wrong.
+NOT_GOOD = {"invalid_grant", "access_denied", "interaction_required", "login_required", "consent_required"}
+NOT_GOOD |= {"bad_verification_code", "bad_refresh_token", "unverified_user_email"}  # of GitHub
 log = logging.getLogger("dovetail.authserver")
 
 
@@ -57,7 +57,7 @@ class TokenAnswer(Confidential, frozen=True):
         """The lifetime of the access token; None if it does not expire, or is unknown."""
         try:
             seconds = float(self.expires_in or 0)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         return seconds if 0 < seconds < math.inf else None
 
@@ -137,7 +137,8 @@ class IdentityProvider:
 
     async def profile(self, access_token: str) -> dict[str, Any]:
         """The claims of the user of a token. Raises OAuthError; `invalid_grant` if the token is not good any more."""
-        url = (await self._endpoints()).userinfo_endpoint
+        if not (url := (await self._endpoints()).userinfo_endpoint):
+            return {}
         response = await self._ask(_with_token(url, access_token))
         if response.status == 401:
             raise OAuthError("invalid_grant", f"{self.row.name} has ended your sign-in; sign in again")
@@ -268,6 +269,7 @@ class IdentityProvider:
         """The OAuthError for an error code of the provider."""
         name = self.row.name
         if error in NOT_GOOD:
+            log.info("%s refuses a user or a code with %r", name, error)
             return OAuthError("invalid_grant", f"{name} did not accept this sign-in, or not any more. Begin again.")
         if error in ("temporarily_unavailable", "server_error"):
             return self._unavailable(f"it says {error}")

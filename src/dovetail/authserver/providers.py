@@ -1,7 +1,7 @@
 """Identity providers as rows of data: their endpoints, what they are asked for, and which claims name their users."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -34,7 +34,8 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     lists: tuple[ListRequest, ...] = ()
     scopes: tuple[str, ...] = ("openid", "profile", "email")
     parameters: Mapping[str, str] = {}  # of the authorization request
-    subject: tuple[str, ...] = ("sub",)  # the claims that are, together, the stable id of a user
+    # The claims that are, together, the stable id of a user.
+    subject: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("sub",)
     full_name: str = "name"
     username: str = "preferred_username"
     emails: str = ""  # the claim with a list of addresses, if `email` is not the only one

@@ -111,7 +111,7 @@ class SignIn:
     @classmethod
     def oidc(cls, issuer: str, client_id: str, client_secret: str, *, name: str = "", **more: Unpack[Options]) -> Self:
         """Any provider that speaks OpenID Connect. `issuer`: byte for byte. `name`: for people."""
-        return cls(providers.openid_connect(issuer, name), client_id, client_secret, **more)
+        return cls(providers.openid_connect(_text("issuer", issuer), name), client_id, client_secret, **more)
 
     @classmethod
     def google(cls, client_id: str, client_secret: str, **more: Unpack[Options]) -> Self:
@@ -122,16 +122,16 @@ class SignIn:
         cls, client_id: str, client_secret: str, *, tenant: str, cloud: str = ENTRA_CLOUD, **more: Unpack[Options]
     ) -> Self:
         """`tenant`: its id; or "organizations", "consumers" (personal accounts), "common" (both): everybody's."""
-        if not _TENANT.fullmatch(tenant):
+        if not _TENANT.fullmatch(_text("tenant", tenant)):
             raise SetupError(f"SignIn.entra: tenant={tenant!r} is not possible; write its id, not its domain")
-        return cls(providers.entra(tenant, cloud), client_id, client_secret, **more)
+        return cls(providers.entra(tenant, _text("cloud", cloud)), client_id, client_secret, **more)
 
     @classmethod
     def auth0(
         cls, client_id: str, client_secret: str, *, domain: str, audience: str = "", **more: Unpack[Options]
     ) -> Self:
         """`audience`: of the API that `ctx.upstream_token()` is for, if any."""
-        row = _at(providers.AUTH0, f"{base_url(domain)}/", {"audience": audience} if audience else {})
+        row = _at(providers.AUTH0, base_url(_text("domain", domain)) + "/", {"audience": audience} if audience else {})
         return cls(row, client_id, client_secret, **more)
 
     @classmethod
@@ -139,29 +139,30 @@ class SignIn:
         cls, client_id: str, client_secret: str, *, domain: str, server: str | None = "default", **more: Unpack[Options]
     ) -> Self:
         """`server`: the id of the authorization server at Okta; None for that of the organization."""
-        path = "" if server is None else f"/oauth2/{server}"
-        return cls(_at(providers.OKTA, base_url(domain) + path), client_id, client_secret, **more)
+        path = "" if server is None else f"/oauth2/{_text('server', server)}"
+        return cls(_at(providers.OKTA, base_url(_text("domain", domain)) + path), client_id, client_secret, **more)
 
     @classmethod
     def keycloak(cls, client_id: str, client_secret: str, *, url: str, realm: str, **more: Unpack[Options]) -> Self:
-        return cls(_at(providers.KEYCLOAK, f"{base_url(url)}/realms/{realm}"), client_id, client_secret, **more)
+        issuer = f"{base_url(_text('url', url))}/realms/{_text('realm', realm)}"
+        return cls(_at(providers.KEYCLOAK, issuer), client_id, client_secret, **more)
 
     @classmethod
     def cognito(cls, client_id: str, client_secret: str, *, region: str, pool: str, **more: Unpack[Options]) -> Self:
-        issuer = f"https://cognito-idp.{region}.amazonaws.com/{pool}"
+        issuer = f"https://cognito-idp.{_text('region', region)}.amazonaws.com/{_text('pool', pool)}"
         return cls(_at(providers.COGNITO, issuer), client_id, client_secret, **more)
 
     @classmethod
     def workos(cls, client_id: str, client_secret: str, *, domain: str, **more: Unpack[Options]) -> Self:
         """`domain`: that of AuthKit, as "acme.authkit.app"."""
-        return cls(_at(providers.WORKOS, base_url(domain)), client_id, client_secret, **more)
+        return cls(_at(providers.WORKOS, base_url(_text("domain", domain))), client_id, client_secret, **more)
 
     @classmethod
     def github(
         cls, client_id: str, client_secret: str, *, url: str = "https://github.com", **more: Unpack[Options]
     ) -> Self:
         """`url`: of a GitHub Enterprise Server."""
-        return cls(providers.github(url), client_id, client_secret, **more)
+        return cls(providers.github(_text("url", url)), client_id, client_secret, **more)
 
     @classmethod
     def discord(cls, client_id: str, client_secret: str, **more: Unpack[Options]) -> Self:
@@ -173,6 +174,10 @@ def _check(provider: Any, keys: Mapping[str, Any], options: Mapping[str, Any]) -
     if not isinstance(provider, Provider):
         raise SetupError(f"SignIn: {provider!r} is not a Provider; write SignIn.github(client_id, client_secret)")
     where = f"SignIn, {provider.name}"
+    try:
+        msgspec.convert(msgspec.structs.asdict(provider), Provider)
+    except msgspec.ValidationError as problem:
+        raise SetupError(f"{where}: the row is not as it should be: {problem}") from None
     endpoints = (provider.authorization_endpoint, provider.token_endpoint, provider.userinfo_endpoint)
     urls = [provider.issuer] if provider.issuer else [*endpoints, *(each.url for each in provider.lists)]
     for url in urls:
@@ -189,6 +194,13 @@ def _check(provider: Any, keys: Mapping[str, Any], options: Mapping[str, Any]) -
     if (given := options.get("scopes_for")) is not None and not callable(given):
         raise SetupError(f"{where}: scopes_for={given!r} is not possible; write a function of the claims")
     return where
+
+
+def _text(name: str, given: Any) -> str:
+    """An argument as it is. Raises SetupError for None, which is what a missing environment variable gives."""
+    if not isinstance(given, str) or not given.strip():
+        raise SetupError(f"SignIn: {name}={given!r} is not possible; write a text")
+    return given
 
 
 def _is_list(given: Any) -> bool:

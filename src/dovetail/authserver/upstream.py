@@ -41,17 +41,12 @@ class Upstream:
 
     async def access_token(self, id: str) -> str:
         """The access token of a grant, refreshed if needed. Raises OAuthError."""
-        tokens = await self._fresh(id)
-        if _is_fresh(tokens, self._keyring.now()):
-            return tokens.access_token
-        await self._issuer.revoke(id, tokens.until)  # or the client would come back with a new token of this grant
-        name = self.provider.row.name
-        raise OAuthError("invalid_grant", f"The token of {name} has expired and can't be refreshed; sign in again")
+        return (await self._fresh(id)).access_token
 
     async def check(self, id: str) -> None:
         """Check that the provider still knows the user. Raises OAuthError, and ends the grant if it says no."""
         tokens = await self._fresh(id)
-        if tokens.fresh_until is None and not self.provider.row.issuer:
+        if tokens.fresh_until is None:
             try:
                 await self.provider.profile(tokens.access_token)
             except OAuthError as failure:
@@ -59,10 +54,14 @@ class Upstream:
                 raise
 
     async def _fresh(self, id: str) -> UpstreamTokens:
-        """The tokens of a grant: fresh ones, or expired ones that can't be refreshed."""
+        """The tokens of a grant. If they have expired and can't be refreshed, nobody can ask for the user: it ends."""
         tokens, _ = await self._read(id)
-        if tokens.refresh_token is None or _is_fresh(tokens, self._keyring.now()):
+        if _is_fresh(tokens, self._keyring.now()):
             return tokens
+        if tokens.refresh_token is None:
+            await self._issuer.revoke(id, tokens.until)
+            name = self.provider.row.name
+            raise OAuthError("invalid_grant", f"The token of {name} has expired and can't be refreshed; sign in again")
         if id not in self._running:  # the calls of this worker wait for one request
             self._running[id] = asyncio.create_task(self._refresh(id))
             self._running[id].add_done_callback(partial(self._done, id))
