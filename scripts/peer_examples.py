@@ -9,6 +9,7 @@ structured content and errors of calls, but not the texts of errors.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import re
@@ -28,6 +29,7 @@ from fastmcp_environment import WANTED
 from fetch_suites import download
 
 from benchmarks.environments import Environment
+from dovetail.cli.migrate import Unreadable, rewritten
 
 ROOT = Path(__file__).parent.parent
 CACHE = ROOT / ".cache" / "peer_examples"
@@ -105,20 +107,14 @@ def examples(peer: Peer) -> Iterator[Example]:
 
 def moved(peer: Peer) -> Path:
     """A copy of the peer's programs, with the imports rewritten."""
-
-    def rewritten(text: str, name: str) -> str:  # TODO until `dovetail migrate` is there
-        text = re.sub(rf"^(\s*)from {name}(?=[. ])", rf"\1from dovetail.compat.{name}", text, flags=re.MULTILINE)
-        return re.sub(
-            rf"^(\s*)import {name}$", rf"\1import dovetail.compat.{name} as {name}", text, flags=re.MULTILINE
-        )
-
     target = CACHE / f"dovetail-{peer.name}"
     shutil.rmtree(target, ignore_errors=True)
     for name in (*peer.programs, *peer.pages):
         ignored = shutil.ignore_patterns("*.mdx", "*.png", "*.svg", "v2", "v3", "python-sdk", "node_modules")
         shutil.copytree(peer.folder / name, target / name, ignore=ignored)
     for path in target.rglob("*.py"):
-        path.write_text(rewritten(path.read_text(), peer.name))
+        with contextlib.suppress(Unreadable):  # a page may show a part of a program
+            path.write_text(rewritten(path.read_text(), peer.name))
     return target
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dovetail.cli import inspect as inspect
     from dovetail.cli import install as install
     from dovetail.cli import lint as lint
+    from dovetail.cli import migrate as migrate
+    from dovetail.cli import moved_imports as moved_imports
     from dovetail.cli import new as new
     from dovetail.cli import run as run
     from dovetail.cli import show as show
@@ -23,5 +25,5 @@ if TYPE_CHECKING:
 
 __getattr__ = lazy_modules(
     __name__, "ask", "bench", "commands", "connect", "dev", "doctor", "gateway", "given_arguments", "inspect",
-    "install", "lint", "new", "run", "show", "task",
+    "install", "lint", "migrate", "moved_imports", "new", "run", "show", "task",
 )  # fmt: skip

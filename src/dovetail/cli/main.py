@@ -15,6 +15,7 @@ COMMANDS = {
     "run": "Serve a server, over stdio or HTTP.",
     "dev": "Serve it while you work on it: restart on every change, with the console.",
     "new": "Begin a project.",
+    "migrate": "Move a program from FastMCP or the official SDK.",
     "install": "Add a server to Claude, Cursor, VS Code or Gemini.",
     "list": "List what a server offers.",
     "call": "Call a tool.",
