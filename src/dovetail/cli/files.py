@@ -1,8 +1,10 @@
 """Files that commands write: replaced as a whole or not at all, and never over another program's changes."""
 
+import difflib
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import mkstemp
@@ -40,3 +42,9 @@ def replace_file(path: Path, content: bytes, expected: bytes | None, *, is_priva
 def is_read_only(path: Path) -> bool:
     """Whether nobody may write to the file. It could be replaced all the same, as its folder is what matters then."""
     return not path.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
+
+
+def differing_lines(name: str, before: bytes, after: bytes) -> Iterator[str]:
+    """The lines of a diff between two states of a text; nothing if they are the same."""
+    old, new = (each.decode("utf-8", "replace").splitlines() for each in (before, after))
+    return difflib.unified_diff(old, new, f"{name}, as it is", f"{name}, as it would be", lineterm="")

@@ -17,6 +17,7 @@ COMMANDS = {
     "new": "Begin a project.",
     "migrate": "Move a program from FastMCP or the official SDK.",
     "install": "Add a server to Claude, Cursor, VS Code or Gemini.",
+    "pack": "Make a bundle and a server.json of a server, to publish it.",
     "list": "List what a server offers.",
     "call": "Call a tool.",
     "task": "Follow, or cancel, a call that goes on in the background.",

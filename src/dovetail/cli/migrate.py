@@ -171,7 +171,9 @@ class _Uses:
         self.imports = 0  # that are to be rewritten
         nodes = _nodes(content)
         inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-        chains = [(node.lineno, chain) for node in nodes if id(node) not in inner and len(chain := _chain(node)) > 1]
+        chains = [
+            (node.lineno, chain) for node in nodes if id(node) not in inner and len(chain := name_chain(node)) > 1
+        ]
         self._roots = {chain[0] for _, chain in chains}
         for node in nodes:
             if isinstance(node, ast.Import):
@@ -238,7 +240,7 @@ def _nodes(content: bytes) -> list[Any]:
     )
 
 
-def _chain(node: ast.AST) -> list[str]:
+def name_chain(node: ast.AST) -> list[str]:
     """`["mcp", "types", "Tool"]` for the expression `mcp.types.Tool`; nothing for one that is not of names alone."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
