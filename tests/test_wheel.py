@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 from server_process import serving
 
 import dovetail
@@ -199,6 +200,18 @@ def test_nothing_of_the_package_is_ignored_by_git() -> None:
     if ignored.returncode == 128:
         pytest.skip("! NO REPOSITORY")
     assert ignored.stdout == ""
+
+
+@pytest.mark.soak
+def test_the_tests_that_a_release_runs_pass_on_the_wheel(installed: Environment) -> None:
+    """By the line of its workflow."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    (script,) = (step["run"] for step in workflow["jobs"]["test"]["steps"] if "python -m pytest tests" in str(step))
+    where = installed.run("python", "-c", "import dovetail; print(dovetail.__file__)", cwd=ROOT).stdout
+    assert installed.home in Path(where).parents
+    command = script[script.index("python -m pytest") :]
+    done = installed.run("bash", "-c", f"{command.strip()} -q -p no:cacheprovider", cwd=ROOT)
+    assert done.returncode == 0, done.stdout[-3000:]
 
 
 @pytest.fixture

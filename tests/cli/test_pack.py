@@ -260,6 +260,7 @@ def by_official_tool(*words: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 async def test_the_official_tool_takes_the_bundle_and_what_it_unpacks_is_the_server(project: Path) -> None:
     _, manifest = packed()
     unpacked = project.parent / "unpacked"
