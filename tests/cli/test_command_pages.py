@@ -22,7 +22,8 @@ from dovetail.cli.main import COMMANDS, main
 from dovetail.cli.run import command as run
 
 LASTING = {"run", "dev"}  # they run until a signal
-ALLOWED = {"lint": {0, 1}, "doctor": {0, 1}, "task": {1}}  # they say what they found; no task has the id ID
+ALLOWED = {"lint": {0, 1}, "doctor": {0, 1}, "task": {1}, "pack": {0, 1}}  # they say what they found; there is no task
+# with the id ID, and nothing packed that --check could compare
 REPLACED = {
     "npx -y @modelcontextprotocol/server-everything": "python server.py",
     "redis://127.0.0.1:6379/0": "sqlite:state.db",
