@@ -69,10 +69,9 @@ class IdentityProvider:
         self.row = row
         self._client_id, self._client_secret = client_id, client_secret
         self._scopes = scopes
-        self._base = row.issuer or row.token_endpoint
         self._issuers = row.issuers or (row.issuer,)
         # The operator has configured the provider, so it may be in a private network.
-        allow_loopback = is_loopback_url(self._base)
+        allow_loopback = is_loopback_url(row.issuer or row.token_endpoint)
         self._fetch = make_fetch(allow_loopback=allow_loopback, allow_private=True, max_bytes=MAX_ANSWER)
         self._metadata = msgspec.convert(row, Metadata, from_attributes=True)
         self._read_at = -math.inf
@@ -211,16 +210,16 @@ class IdentityProvider:
             raise self._untrusted(f"{shown(url)} is of another issuer: {plain(metadata.issuer)!r}")
         endpoints = (metadata.authorization_endpoint, metadata.token_endpoint, metadata.jwks_uri)
         for each in (*endpoints, metadata.userinfo_endpoint or metadata.jwks_uri):
-            if not is_secure_url(each, self._base):
+            if not is_secure_url(each, self.row.issuer):
                 raise self._untrusted(f"{shown(url)} names an endpoint that is not https: {shown(each)}")
         return metadata
 
     # ── requests and failures ──
 
     async def _ask(self, url: str, headers: Mapping[str, str] | None = None, body: bytes | None = None) -> Fetched:
-        method = "GET" if body is None else "POST"
+        request = FetchRequest(url=url, method="POST" if body else "GET", headers=headers or {}, body=body)
         try:
-            return await self._fetch(FetchRequest(url=url, method=method, headers=headers or {}, body=body))
+            return await self._fetch(request)
         except FetchFailed as failure:
             raise self._unavailable(str(failure)) from None
 

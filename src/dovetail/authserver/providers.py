@@ -13,9 +13,8 @@ MAX_TEXT = 255  # characters of an id (OpenID Connect Core, 2), a name or an e-m
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
-    """An identity provider. With an `issuer` it speaks OpenID Connect, and its metadata name the endpoints.
-
-    Where each customer has an issuer, the row says what that is made of; `at` fills it in.
+    """An identity provider. With an `issuer` it speaks OpenID Connect, and its metadata name the endpoints. Where each
+    customer has an issuer, the row says what that is made of; `at` fills it in.
     """
 
     name: str  # for people: "GitHub"

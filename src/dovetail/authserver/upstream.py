@@ -36,8 +36,7 @@ class Upstream:
 
     async def close(self) -> None:
         """Wait for the refreshes of this event loop, even if their calls are gone: the provider gives tokens once."""
-        loop = asyncio.get_running_loop()
-        running = [task for task in self._running.values() if task.get_loop() is loop]
+        running = [task for task in self._running.values() if task.get_loop() is asyncio.get_running_loop()]
         await asyncio.gather(*running, return_exceptions=True)
 
     async def keep(self, grant: Grant) -> None:
@@ -54,9 +53,8 @@ class Upstream:
             raise ToolError(failure.description) from None
 
     async def access_token(self, id: str, *, is_checked: bool = False) -> str:
-        """The access token of a grant, refreshed if needed. Raises OAuthError; if the provider says no, the grant ends.
-
-        `is_checked`: a token that never expires is tried at the user's profile.
+        """The access token of a grant, refreshed if needed; `is_checked`: one that never expires is tried at the user's
+        profile. Raises OAuthError; if the provider says no, the grant ends.
         """
         try:
             tokens = await self._fresh(id)
