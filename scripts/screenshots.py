@@ -1,12 +1,13 @@
-"""The pictures of docs/console.md: the console, opened on the stage of its tests, in a browser without a window.
+"""The pictures of the pages: the console in a browser without a window, on the stage of its tests or on a page's server.
 
-They are written to docs/images/console-*.png, each small enough for a repository.
+They are written to docs/images/*.png, each small enough for a repository.
 """
 
 import itertools
 import math
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,9 +27,10 @@ WIDE = {"width": 1600, "height": 862}  # of a dashboard
 MOST_BYTES = 150_000
 WATCHED_SECONDS = 100  # so that there is something on the charts
 
-sys.path.insert(0, str(STAGE.parent))
+sys.path[:0] = [str(STAGE.parent), str(STAGE.parent.parent)]
 ConsolePage: Any = import_module("console_page").ConsolePage
 call_of: Any = import_module("console_page").call_of
+newcomer: Any = import_module("newcomer").newcomer
 ARGUMENTS = {
     "order": {"item": "teapot", "amount": 2},
     "slow": {"steps": 2},
@@ -81,11 +83,21 @@ def show_live(tab: Any) -> None:
     tab.page.get_by_role("group", name="Requests per second").hover(position={"x": 420, "y": 60})
 
 
+def show_quickstart(tab: Any) -> None:
+    tab.page.set_viewport_size(SIZE | {"height": 480})
+    tab.tool("to_fahrenheit")
+    tab.field("celsius").fill("21")
+    tab.button("Call").click()
+    tab.sees(tab.result, "69.8")
+    tab.page.get_by_role("heading", name="to_fahrenheit").hover()
+
+
 PICTURES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "console-tool": ("light", show_tool),
     "console-question": ("light", show_question),
     "console-view": ("light", show_view),
     "console-live": ("dark", show_live),
+    "quickstart": ("light", show_quickstart),
 }
 
 
@@ -101,15 +113,26 @@ def stage() -> Iterator[str]:
             process.stderr.read()
 
 
+@contextmanager
+def quickstart() -> Iterator[str]:
+    """The URL of the server of the quickstart, as it is where the page has its picture."""
+    with tempfile.TemporaryDirectory() as folder, newcomer(Path(folder)) as someone:
+        someone.follow(ROOT / "docs" / "quickstart.md", until="it prints")
+        yield f"http://127.0.0.1:{someone.port}"
+
+
 def main() -> int:
     from playwright.sync_api import sync_playwright
 
     wanted = sys.argv[1:] or list(PICTURES)
-    with stage() as base, sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=str(browser.chromium()), args=browser.flags())
-        for name in wanted:
-            scheme, prepare = PICTURES[name]
-            take(chromium, base, name, scheme, prepare)
+        for served, names in ((stage, wanted), (quickstart, {"quickstart"}.intersection(wanted))):
+            if ours := [name for name in names if (name == "quickstart") == (served is quickstart)]:
+                with served() as base:
+                    for name in ours:
+                        scheme, prepare = PICTURES[name]
+                        take(chromium, base, name, scheme, prepare)
         chromium.close()
     return 0
 

@@ -21,6 +21,7 @@ from http_serving import listening
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FOLLOWED = [ROOT / "docs" / "quickstart.md"]  # pages that tests/test_learning.py follows to the letter
 PROGRAMS = {path.stem: path for path in sorted((ROOT / "docs" / "programs").glob("*.py"))}
 REVISIONS = ("2025-11-25", "2026-07-28")  # one of each era; what the others change is shown in revisions.md
 SECRETS = {"NOTES_SECRET": "secret-of-the-notes", "NIGHTLY_SECRET": "secret-of-the-night"}  # that programs read

@@ -167,6 +167,22 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     assert made(tmp_path / "it") == FILES
 
 
+def test_nothing_is_said_of_a_server_that_was_there_and_no_one_is_sent_where_they_are(tmp_path: Path) -> None:
+    said = new(".", "--yes").stderr
+    assert "cd " not in said
+    assert FEATURES["tool"].example in said
+    again = new(".", "--force", "--docker")
+    assert again.stdout.split() == ["Dockerfile", ".dockerignore"]
+    assert all(line.endswith("was there already, and is as it was") for line in again.stderr.splitlines())
+
+
+def test_a_folder_with_a_repository_and_an_environment_counts_as_empty(tmp_path: Path) -> None:
+    for name in (".git", ".venv"):
+        (tmp_path / "it" / name).mkdir(parents=True)
+    assert new("it", "--yes").exit_code == 0
+    assert made(tmp_path / "it") == FILES
+
+
 def test_a_symlink_loop_is_reported(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for name in ("loop", "loop/it"):

@@ -16,6 +16,7 @@ from dovetail.cli.output import CommandExit, err, one_line, out
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")  # so that no line of the project is too long
 TEMPLATES = Path(__file__).parent / "templates"
+UNRELATED = {"__pycache__", ".git", ".venv"}  # what may lie in a folder that counts as empty
 DEPENDENCIES = frozenset({"dovetail", "dovetail-mcp", "pytest", "pytest-asyncio", "ruff", "mypy"})
 
 EXAMPLES = """
@@ -83,9 +84,11 @@ def command(
         available = f"{wanted}-server"
         err(f"there is a package {wanted} already, so the project is called {available}", fg="yellow")
     plan = ProjectPlan(available, features or list(FEATURES), transport, docker, ci == "github")
-    _write_files(folder, project_files(plan))
+    if "server.py" not in _write_files(folder, project_files(plan)):
+        return
+    go_there = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     err("\nNow:", bold=True)
-    for line in (f"cd {shlex.quote(str(folder))}", *plan.examples, "dovetail dev server.py"):
+    for line in (*go_there, *plan.examples, "dovetail dev server.py"):
         err(f"  {line}")
 
 
@@ -97,7 +100,7 @@ def _folder_for(name: str, is_forced: bool) -> Path:
             raise click.UsageError(f"{last!r} can't be its name: use up to 40 letters, digits, - and _")
         if folder.exists() and not folder.is_dir():
             raise click.UsageError(f"{folder} is a file; choose another name")
-        existing = sorted({each.name for each in folder.iterdir()} - {"__pycache__"}) if folder.is_dir() else []
+        existing = sorted({each.name for each in folder.iterdir()} - UNRELATED) if folder.is_dir() else []
     if existing and not is_forced:
         shown = one_line(", ".join(existing), 100)
         raise click.UsageError(f"{folder} is not empty: {shown}. --force adds what is missing, and overwrites nothing")
@@ -112,7 +115,9 @@ def _file_errors(folder: Path) -> Iterator[None]:
         raise CommandExit(f"{folder} can't be made: {getattr(failure, 'strerror', None) or failure}") from None
 
 
-def _write_files(folder: Path, files: dict[str, str]) -> None:
+def _write_files(folder: Path, files: dict[str, str]) -> set[str]:
+    """Returns which were not there before."""
+    written = set()
     with _file_errors(folder):
         for name, text in files.items():
             path = folder / name
@@ -124,6 +129,8 @@ def _write_files(folder: Path, files: dict[str, str]) -> None:
                 err(f"{path} was there already, and is as it was", fg="yellow")
             else:
                 out(str(path))
+                written.add(name)
+    return written
 
 
 def project_files(plan: ProjectPlan) -> dict[str, str]:
