@@ -67,7 +67,8 @@ def forgetting_programs(folder: Path) -> Iterator[None]:
     finally:
         sys.path[:] = path
         for name, module in [*sys.modules.items()]:
-            if folder in Path(getattr(module, "__file__", None) or "/").parents:
+            places = [getattr(module, "__file__", None) or "/", *getattr(module, "__path__", ())]
+            if any(folder in Path(place).parents for place in places):
                 del sys.modules[name]
 
 

@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +58,6 @@ def test_an_example_does_what_it_says(folder: Path, monkeypatch: pytest.MonkeyPa
 def test_an_example_that_lasts_serves_what_it_says(folder: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     served: list[Any] = []
     monkeypatch.setattr(Server, "run", lambda self, transport, **options: served.append((self.name, transport)))
-    monkeypatch.setattr(sys, "path", [*sys.path])  # what is imported is undone at the end
-    monkeypatch.setattr(sys, "modules", {**sys.modules})
     done = typed(folder, *shlex.split(line)[1:])
     assert done.returncode == 0, done.stderr
     assert served[0][1] == ("http" if "--transport http" in line or line.endswith("run") else "stdio")
