@@ -39,7 +39,7 @@ HEAD = "word  shop  floor  open\n"
         (["search", "words=red"], f"{HEAD}red         0      true\n"),
         (
             ["echo", "whole=5", "size=3", "numbers=1"],
-            '{\n  "whole": 5,\n  "part": 0.5,\n  "on": false,\n  "size": 3,\n  "numbers": [\n    1\n  ]\n}\n',
+            '{\n  "whole": 5,\n  "part": 0.5,\n  "on": false,\n  "size": 3,\n  "numbers": [1]\n}\n',
         ),
         (["bake"], "A cake.\n"),
         (
