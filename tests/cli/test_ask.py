@@ -121,7 +121,8 @@ def test_columns() -> None:
 
 
 def test_short_lists_of_plain_values_are_on_one_line() -> None:
-    value = {"columns": ["name", "sum"], "rows": [["hat [old]", 1.5], ["coat", None]], "empty": [], "long": [10**30] * 4}
+    rows = [["hat [old]", 1.5], ["coat", None]]
+    value = {"columns": ["name", "sum"], "rows": rows, "empty": [], "long": [10**30] * 4}
     text = output.to_json(value, indent=True)
     assert json.loads(text) == value
     shown = ['  "columns": ["name", "sum"],', '    ["hat [old]", 1.5],', '    ["coat", null]', '  "empty": [],']
