@@ -1,4 +1,4 @@
-"""The pictures of the pages: the console in a browser without a window, on the stage of its tests or on a page's server.
+"""The pictures of the pages: the console in a browser without a window, on the stage of its tests or of a page.
 
 They are written to docs/images/*.png, each small enough for a repository.
 """

@@ -120,6 +120,17 @@ def test_columns() -> None:
     assert align([]) == []
 
 
+def test_short_lists_of_plain_values_are_on_one_line() -> None:
+    rows = [["hat [old]", 1.5], ["coat", None]]
+    value = {"columns": ["name", "sum"], "rows": rows, "empty": [], "long": [10**30] * 4}
+    text = output.to_json(value, indent=True)
+    assert json.loads(text) == value
+    shown = ['  "columns": ["name", "sum"],', '    ["hat [old]", 1.5],', '    ["coat", null]', '  "empty": [],']
+    assert [line for line in shown if line not in text.splitlines()] == []
+    assert text.count("\n      1" + "0" * 30) == 0
+    assert text.count("\n    1" + "0" * 30) == 4
+
+
 # ── in a real terminal ──
 
 

@@ -39,7 +39,7 @@ HEAD = "word  shop  floor  open\n"
         (["search", "words=red"], f"{HEAD}red         0      true\n"),
         (
             ["echo", "whole=5", "size=3", "numbers=1"],
-            '{\n  "whole": 5,\n  "part": 0.5,\n  "on": false,\n  "size": 3,\n  "numbers": [\n    1\n  ]\n}\n',
+            '{\n  "whole": 5,\n  "part": 0.5,\n  "on": false,\n  "size": 3,\n  "numbers": [1]\n}\n',
         ),
         (["bake"], "A cake.\n"),
         (
@@ -116,6 +116,45 @@ def test_missing_annotations_are_reported(monkeypatch: Any, annotations: dict[st
     assert bool(run("call", "t").stderr) == bool(message)
     assert run("call", "t", "--yes").stderr == ""
     assert ("destructive" in run("list").stdout) == ("destructive" in message and "Error" not in message)
+
+
+@pytest.fixture(params=["2025-11-25", "2026-07-28"])
+def searched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Of a server whose tools are searched."""
+    server = Server("kitchen", version="1", tool_search=True)
+
+    @server.tool(annotations={"destructiveHint": True})
+    def throw_away(thing: str, pieces: int = 1) -> str:
+        return f"{pieces} {thing} thrown away"
+
+    return running(server, monkeypatch, protocol_version=request.param)
+
+
+def test_a_tool_that_is_not_listed_is_searched_for(searched: Run) -> None:
+    done = searched("call", "throw_away", "thing=hat", "pieces=2", "--yes")
+    assert (done.exit_code, done.stdout) == (0, "2 hat thrown away\n"), done.stderr
+    done = searched("call", "throw_away", "thing=hat")
+    assert (done.exit_code, "throw_away is marked destructive" in done.stderr) == (DECLINED, True)
+    done = searched("call", "throw_away", "thing=hat", "peaces=2", "--yes")
+    assert (done.exit_code, "throw_away takes no peaces" in done.stderr) == (USAGE_ERROR, True)
+    done = searched("call", "throw", "thing=hat")
+    assert (done.exit_code, "there is no tool throw; did you mean throw_away?" in done.stderr) == (USAGE_ERROR, True)
+
+
+@pytest.mark.parametrize("answer", [{"tools": "all"}, {"tools": [{"name": 1}]}, "nothing"])
+def test_another_kind_of_search_finds_nothing(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    server = Server("library", version="1")
+
+    @server.tool(annotations={"readOnlyHint": True}, output="structured")
+    def search_tools(query: str, limit: int) -> Any:
+        return answer
+
+    @server.tool
+    def call_tool(name: str) -> None: ...
+
+    done = running(server, monkeypatch)("call", "saw")
+    assert done.exit_code == USAGE_ERROR
+    assert "there is no tool saw; it has search_tools, call_tool" in done.stderr
 
 
 def test_logs_are_lines_on_stderr(run: Run) -> None:

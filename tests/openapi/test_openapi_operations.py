@@ -416,6 +416,20 @@ def test_texts_tags_and_hints() -> None:
     assert "GET /a" in str(report)
 
 
+@pytest.mark.parametrize(
+    ("summary", "said"),
+    [
+        ("Cancel Order", "It is gone."),
+        ("cancel order.", "It is gone."),
+        ("Cancel an order", "Cancel an order\nIt is gone."),
+    ],
+)
+def test_a_summary_that_only_repeats_the_name_is_not_said_again(summary: str, said: str) -> None:
+    node = {"operationId": "cancel_order", "summary": summary, "description": "It is gone."}
+    found, _ = read({"paths": {"/a": {"get": node, "put": {"operationId": "cancel", "summary": "Cancel"}}}})
+    assert (found["cancel_order"].definition.description, found["cancel"].definition.description) == (said, "Cancel")
+
+
 def test_servers() -> None:
     templated = [{"url": "https://{region}.example.com/v1/", "variables": {"region": {"default": "eu"}}}]
     assert read_one({}, servers=templated).base_url == "https://eu.example.com/v1"

@@ -116,6 +116,13 @@ async def test_what_a_prompt_may_return(value: Any, messages: list[tuple[str, st
     assert result.get("description") == (None if isinstance(value, PromptResult) else "Gives.")
 
 
+async def test_the_client_reads_the_text_of_a_message() -> None:
+    messages = ["a", Text("b"), Image(b"\x89PNG\r\n\x1a\n")]
+    assert [Message("user", content).text for content in messages] == ["a", "b", ""]
+    async with Client(returning(messages)) as client:
+        assert [message.text for message in (await client.get_prompt("give")).messages] == ["a", "b", ""]
+
+
 @pytest.mark.parametrize(
     "value",
     [

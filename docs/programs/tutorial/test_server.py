@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dovetail import Client, ElicitRequest, ServerError, Text, ToolError
+from dovetail import Client, ElicitRequest, ServerError, ToolError
 
 from server import server
 
@@ -36,9 +36,7 @@ async def test_a_note_is_read_and_summed_up() -> None:
         with pytest.raises(ServerError, match="There is no note 7"):
             await client.read_resource("notes://7")
         (message,) = (await client.get_prompt("summarize", {"topic": "milk"})).messages
-        assert message.content == Text(
-            "Sum up these notes about milk, and list what is left to do.\n\n# Shopping\n\nMilk, bread and a hat"
-        )
+        assert message.text.endswith("# Shopping\n\nMilk, bread and a hat")
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])

@@ -70,7 +70,7 @@ async def call(
         raise click.UsageError("--background: only for a URL; the tasks of a program end with it")
     async with server.started() as running, cli.connect.interactive_client(running, interaction) as (client, progress):
         cli.connect.require_capability(client, "tools", server)
-        definition = cli.connect.find_by_name(tool, await client.list_tools(), "tool")
+        definition = cli.connect.find_by_name(tool, await _known_tools(client, tool), "tool")
         arguments = given.typed(definition.input_schema, tool)
         if not yes:
             await _confirm_destructive(definition, arguments, is_quiet=interaction.is_quiet)
@@ -87,6 +87,17 @@ async def call(
             raise terminal.CommandExit(str(refusal), hint=_pages_to_open(refusal.data)) from None
         progress.clear()
         show_call(result, **how)
+
+
+async def _known_tools(client: "Client", wanted: str) -> "list[ToolDefinition]":
+    """The tools of the list, and if the wanted one is none of them, also those that a tool search finds."""
+    tools = list(await client.list_tools())
+    by_name = {tool.name: tool for tool in tools}
+    search = by_name.get("search_tools")
+    if wanted in by_name or "call_tool" not in by_name or search is None or not search.hints.read_only:
+        return tools
+    found = await client.call_tool("search_tools", {"query": wanted, "limit": 20}, raise_on_error=False)
+    return tools + cli.connect.read_found_tools(found.structured)
 
 
 async def _confirm_destructive(tool: "ToolDefinition", arguments: dict[str, Any], *, is_quiet: bool) -> None:

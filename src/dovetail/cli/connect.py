@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
+import msgspec
 
 import dovetail.client
 from dovetail.cli import output as terminal
@@ -231,6 +232,14 @@ def find_by_name(name: str, known: Iterable[N], kind: str) -> N:
     others = f"it has {names}" if names else f"it has no {kind}s at all"
     hint = f"did you mean {terminal.one_line(near[0], 60)}?" if near else others
     raise terminal.CommandExit(f"there is no {kind} {name}; {hint}", terminal.USAGE_ERROR)
+
+
+def read_found_tools(found: Any) -> list[ToolDefinition]:
+    """The tools in a result of `search_tools`; none if another server calls something else by this name."""
+    try:
+        return msgspec.convert(found["tools"], list[ToolDefinition])
+    except (msgspec.ValidationError, LookupError, TypeError):
+        return []
 
 
 @asynccontextmanager

@@ -34,11 +34,13 @@ EXIT_CODES: dict[type[Exception], int] = {
     NotSignedIn: DECLINED,
 }
 BAR_WIDTH = 30
+MAX_LIST = 80  # characters of a list of plain values on one line
 ELLIPSIS = "…"
 LEVEL_COLOURS = {"warning": "yellow", "error": "red", "critical": "red", "alert": "red", "emergency": "red"}
 _CLEAR_LINE = "\r\x1b[K"
 # Control characters other than tab and newline, and those that change the direction of writing.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_PLAIN_LIST = re.compile(r"\[\n((?: +[^\[\]{}\s][^\n]*\n)+) *\]")  # in indented JSON
 
 T = TypeVar("T")
 
@@ -142,12 +144,22 @@ def one_line(text: str, width: int = 500) -> str:
 
 
 def to_json(value: Any, *, indent: bool) -> str:
-    """The value as JSON; control characters are written as JSON escapes, which mean the same."""
+    """The value as JSON; control characters are written as JSON escapes, which mean the same.
+
+    If `indent`, a short list of plain values stays on one line.
+    """
     import msgspec  # late: `--help` does not need it
 
     encoded = msgspec.json.encode(value)
-    text = (msgspec.json.format(encoded, indent=2) if indent else encoded).decode()
+    text = encoded.decode()
+    if indent:
+        text = _PLAIN_LIST.sub(_on_one_line, msgspec.json.format(encoded, indent=2).decode())
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _on_one_line(found: re.Match[str]) -> str:
+    line = " ".join(value.strip(" ") for value in found[1].rstrip("\n").split("\n"))
+    return f"[{line}]" if len(line) <= MAX_LIST else found[0]
 
 
 def format_milliseconds(value: float) -> str:

@@ -41,6 +41,7 @@ RESERVED_HEADERS = re.compile(  # of the client, of connections and of proxies: 
     r"|x-http-method(-override)?|x-method-override",
     re.IGNORECASE,
 )
+_NO_LETTER = re.compile(r"[\W_]")
 _JSON = re.compile(r"[^;]+[/+]json(;.*)?", re.IGNORECASE)
 MEDIA = tuple(  # of bodies, the best first
     (kind, re.compile(pattern + r"(;[ -~]*)?", re.IGNORECASE))
@@ -370,7 +371,9 @@ class _Reader:
 
     def _description(self, entry: _Entry) -> str:
         summary, text = (str(entry.node.get(key) or "").strip() for key in ("summary", "description"))
-        whole = text if text.startswith(summary.rstrip(".")) else f"{summary}\n{text}"
+        words, name = (_NO_LETTER.sub("", str(each)).lower() for each in (summary, entry.node.get("operationId")))
+        is_repeated = text.startswith(summary.rstrip(".")) or (text and name.startswith(words))  # as FastAPI's are
+        whole = text if is_repeated else f"{summary}\n{text}"
         shortened = shorten(whole, self._bytes)
         if shortened.endswith("…"):
             self._report.cut.append(f"{entry.place}: its description of {len(whole) // 4:,} tokens")

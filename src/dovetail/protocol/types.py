@@ -194,6 +194,13 @@ class Message(msgspec.Struct, frozen=True):
     role: Role
     content: Content | str
 
+    @property
+    def text(self) -> str:
+        """The text of its content; empty if that is no text."""
+        if isinstance(self.content, str):
+            return self.content
+        return self.content.text if isinstance(self.content, Text) else ""
+
 
 def UserMessage(content: Content | str) -> Message:
     return Message("user", content)
