@@ -30,7 +30,7 @@ def get_context() -> Context:
         )
     if isinstance(ctx, list):  # that the tasks and threads of the call share, and so the Context
         if len(ctx) == 4:
-            ctx.append(Context(*ctx[:4]))
+            ctx.append(ctx[0].context_class(*ctx[:4]))
         made: Context = ctx[4]  # the first, if threads have asked at once
         return made
     return ctx
