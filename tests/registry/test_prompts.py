@@ -118,7 +118,7 @@ def test_wrong_options() -> None:
     with pytest.raises(SetupError, match="titel"):
         new_server().add_prompt(lambda: "", name="ask", titel="x")  # type: ignore[call-arg]
     with pytest.raises(SetupError, match=r"@server\.prompt"):
-        new_server().prompt("ask")  # type: ignore[call-overload]
+        new_server().prompt(5)  # type: ignore[call-overload]
 
 
 # ── completions ──

@@ -152,6 +152,22 @@ def test_none_means_that_an_option_is_not_given() -> None:
     assert (tool.name, tool.definition.title, tool.requires) == ("takes_a", None, frozenset())
 
 
+@pytest.mark.parametrize("kind", ["tool", "prompt"])
+async def test_a_decorator_takes_the_name_first(kind: str) -> None:
+    server = new_server()
+    decorator = getattr(server, kind)
+
+    def takes_nothing() -> str:
+        return ""
+
+    assert decorator("short", title="Short")(takes_nothing) is takes_nothing
+    async with Wire(server, MODERN) as wire:
+        (item,) = (await wire.ask(f"{kind}s/list"))[f"{kind}s"]
+    assert (item["name"], item["title"]) == ("short", "Short")
+    with pytest.raises(SetupError, match=rf"@server.{kind}\('a', name='b'\): keep one"):
+        decorator("a", name="b")
+
+
 def test_a_name_is_taken_once() -> None:
     server = new_server()
     server.tool(takes_a)
@@ -161,9 +177,7 @@ def test_a_name_is_taken_once() -> None:
     server.tool(takes_a)
 
 
-@pytest.mark.parametrize(
-    ("function", "words"), [(lambda: "", "lambda"), ("name", "@server.tool"), (int, "class"), (5, "@server.tool")]
-)
+@pytest.mark.parametrize(("function", "words"), [(lambda: "", "lambda"), (int, "class"), (5, "@server.tool")])
 def test_what_is_no_function_is_refused(function: Any, words: str) -> None:
     with pytest.raises(SetupError, match=words):
         new_server().tool(function)

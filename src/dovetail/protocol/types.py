@@ -218,6 +218,7 @@ PROCESS_KEY = "dovetail/idempotencyProcess"  # of a repeat: the process that alo
 REPLAY_KEY = "dovetail/idempotentReplay"  # of a result: it is that of an earlier call with the same key
 MAX_URI_LENGTH = 8_192  # characters; a longer one is never parsed
 CacheScope = Literal["public", "private"]
+UNNAMED = "dovetail-server"  # the name of a server whose author gave none
 
 
 class Implementation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
