@@ -107,7 +107,7 @@ def moved(peer: Peer) -> Path:
     """A copy of the peer's programs, with the imports rewritten."""
 
     def rewritten(text: str, name: str) -> str:  # TODO until `dovetail migrate` is there
-        text = re.sub(rf"^(\s*)from {name}(?=[. ])", rf"\1from dovetail.compat.{name}", text, flags=re.MULTILINE)
+        text = re.sub(rf"^(\s*)from {name}(?:_tasks)?(?=[. ])", rf"\1from dovetail.compat.{name}", text, flags=re.MULTILINE)
         return re.sub(
             rf"^(\s*)import {name}$", rf"\1import dovetail.compat.{name} as {name}", text, flags=re.MULTILINE
         )

@@ -33,4 +33,9 @@ class PeerModules(MetaPathFinder, Loader):
         module.__getattr__ = find  # type: ignore[method-assign]
 
 
+def no_equal(name: str, page: str, reason: str = "") -> ImportError:
+    """The error for a name of a peer that Dovetail has not."""
+    return ImportError(f'{name} has no equal in Dovetail{reason and f": {reason}"}; see the page "{page}" of its docs')
+
+
 sys.meta_path.append(PeerModules())
