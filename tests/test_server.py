@@ -22,6 +22,14 @@ def test_what_a_server_shows_of_itself_and_refuses() -> None:
         Server("x", tools=[evaluate])  # type: ignore[arg-type]
 
 
+async def test_a_server_needs_no_name() -> None:
+    async with Wire(Server(version="1.0.0"), "2025-11-25") as wire:
+        assert wire.welcome["serverInfo"] == {"name": "dovetail-server", "version": "1.0.0"}
+    for wrong in ("", 5):
+        with pytest.raises(SetupError, match=r'write Server\("weather"\)'):
+            Server(wrong)  # type: ignore[arg-type]
+
+
 async def test_things_come_and_go_at_any_time() -> None:
     server = Server("weather")
     async with Wire(server, MODERN) as wire:

@@ -17,7 +17,7 @@ from dovetail.engine.engine import Engine
 from dovetail.engine.options import Options, ServerOptions
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import SetupError
-from dovetail.protocol.types import Icon, Implementation
+from dovetail.protocol.types import UNNAMED, Icon, Implementation
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import qualified_name
 from dovetail.registry.registration import checked_options, convert_option
@@ -55,9 +55,11 @@ class Server:
     server.run()
     """
 
-    def __init__(self, name: str, *, tools: "ToolRegistry | None" = None, **options: Unpack[ServerOptions]) -> None:
+    def __init__(
+        self, name: str | None = None, *, tools: "ToolRegistry | None" = None, **options: Unpack[ServerOptions]
+    ) -> None:
         settings = Options.from_keywords(options)
-        self.engine = Engine(_implementation(name, settings), settings, _catalog(tools))
+        self.engine = Engine(_implementation(UNNAMED if name is None else name, settings), settings, _catalog(tools))
         self.engine.load_tasks = lambda: extensions.tasks.add_tasks(self.engine)
         self.engine.look_for_tasks()  # a registry may have some
         self._routes: dict[str, tuple[Callable[..., Any], Sequence[str]]] = {}
@@ -80,9 +82,9 @@ class Server:
     @overload
     def tool(self, function: F, /, **options: Unpack[ToolOptions]) -> F: ...
     @overload
-    def tool(self, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
-    def tool(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]  # mypy and Unpack
-        """Register a function as a tool; bare, or with options. The function stays as it is."""
+    def tool(self, name: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
+    def tool(self, function: Any = None, /, **options: Any) -> Any:
+        """Register a function as a tool; bare, or with its name and options. The function stays as it is."""
         return _decorate("tool", self.add_tool, function, options)
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
@@ -116,7 +118,7 @@ class Server:
 
     def add_file(self, path: "str | Path", *, uri: str | None = None, **options: "Unpack[ResourceOptions]") -> None:
         """Offer one file; subscribers are notified when it changes."""
-        file = registry.files.File(path, uri=uri, mime_type=options.get("mime_type"))
+        file = registry.files.ServedFile(path, uri=uri, mime_type=options.get("mime_type"))
         self.engine.resources.add(registry.resources.compile_file(file, options))
 
     def add_directory(
@@ -160,9 +162,9 @@ class Server:
     @overload
     def prompt(self, function: F, /, **options: "Unpack[PromptOptions]") -> F: ...
     @overload
-    def prompt(self, **options: "Unpack[PromptOptions]") -> Callable[[F], F]: ...
-    def prompt(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]  # mypy and Unpack
-        """Register a function as a prompt; bare, or with options."""
+    def prompt(self, name: str | None = None, /, **options: "Unpack[PromptOptions]") -> Callable[[F], F]: ...
+    def prompt(self, function: Any = None, /, **options: Any) -> Any:
+        """Register a function as a prompt; bare, or with its name and options."""
         return _decorate("prompt", self.add_prompt, function, options)
 
     def add_prompt(self, function: Callable[..., Any], **options: "Unpack[PromptOptions]") -> None:
@@ -275,13 +277,17 @@ class Server:
         """Serve until stdin closes or a signal arrives. Over HTTP one endpoint serves old and new clients."""
         if transport in HTTP_NAMES:
             transports.serve.serve_http(self.engine, self.http_options(options, running=True), owner=self)
-        elif transport != "stdio":
-            raise SetupError(f'Server.run: transport={transport!r} is unknown; use "stdio" or "http"')
-        elif others := sorted(options.keys() - {"state"}):
-            checked_options(options, [*transports.http.options.RunOptions.__annotations__, "transport"], "Server.run")
-            raise SetupError(f'Server.run: only for transport="http": {", ".join(others)}')
         else:
-            transports.stdio.serve_stdio(self.engine, owner=self, state=options.get("state"))
+            transports.stdio.serve_stdio(self.engine, owner=self, state=_stdio_state(transport, options))
+
+    async def run_async(self, transport: TransportName = "stdio", **options: "Unpack[RunOptions]") -> None:
+        """Do what `run` does on the running event loop, until its task is cancelled; without `workers=`."""
+        if transport in HTTP_NAMES:
+            options_ = self.http_options(options, running=True)
+            await transports.serve.serve_http_async(self.engine, options_, owner=self)
+        else:
+            state = _stdio_state(transport, options)
+            await transports.stdio.serve_stdio_async(self.engine, owner=self, state=state)
 
     def add_extension(self, extension: "Extension") -> None:
         """Declare an extension of the protocol, with methods and notifications of your own."""
@@ -313,7 +319,11 @@ class Server:
 
 
 def _decorate(name: str, add: Callable[..., None], function: Any, options: Any) -> Any:
-    """Support both uses of a decorator: `@server.tool` registers the function, `@server.tool(…)` gives a decorator."""
+    """Support all uses of a decorator: `@server.tool` registers; `tool(…)` and `tool("name", …)` give a decorator."""
+    if isinstance(function, str):
+        if "name" in options:
+            raise SetupError(f"@server.{name}({function!r}, name={options['name']!r}): keep one of the two names")
+        function, options = None, {**options, "name": function}
 
     def register(function: F) -> F:
         add(function, **options)
@@ -322,8 +332,18 @@ def _decorate(name: str, add: Callable[..., None], function: Any, options: Any) 
     if function is None:
         return register
     if not callable(function):
-        raise SetupError(f"@server.{name}: write @server.{name} or @server.{name}(name={function!r})")
+        raise SetupError(f"@server.{name}: write @server.{name} or @server.{name}(name=…), not {function!r}")
     return register(function)
+
+
+def _stdio_state(transport: str, options: "RunOptions") -> Any:
+    """The store of a server on stdio, which has no other option. Raises SetupError."""
+    if transport != "stdio":
+        raise SetupError(f'Server.run: transport={transport!r} is unknown; use "stdio" or "http"')
+    if others := sorted(options.keys() - {"state"}):
+        checked_options(options, [*transports.http.options.RunOptions.__annotations__, "transport"], "Server.run")
+        raise SetupError(f'Server.run: only for transport="http": {", ".join(others)}')
+    return options.get("state")
 
 
 def _catalog(tools: Any) -> Catalog[Tool]:
@@ -336,7 +356,9 @@ def _catalog(tools: Any) -> Catalog[Tool]:
 
 def _implementation(name: Any, options: Options) -> Implementation:
     if not isinstance(name, str) or not name:
-        raise SetupError(f'Server({name!r}): a server needs a name; write Server("weather")')
+        raise SetupError(
+            f'Server({name!r}): a name is a string of one character or more; write Server("weather"), or Server()'
+        )
     return Implementation(
         name=name,
         version=options.version,

@@ -6,7 +6,21 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from dovetail import Client, Completion, Context, Field, Message, PromptResult, Server, ServerError, SetupError, Text
+from dovetail import (
+    AssistantMessage,
+    Client,
+    Completion,
+    Context,
+    Field,
+    Image,
+    Message,
+    PromptResult,
+    Server,
+    ServerError,
+    SetupError,
+    Text,
+    UserMessage,
+)
 from dovetail.errors import ToolError
 from stable_ids import stable
 from wire import MODERN, Wire
@@ -114,11 +128,18 @@ async def test_what_a_prompt_may_not_return(value: Any, caplog: pytest.LogCaptur
         await wire.ask("prompts/list")
 
 
+async def test_messages_may_be_named_by_their_role() -> None:
+    image = Image(b"GIF89a")
+    async with Client(returning([UserMessage("hi"), AssistantMessage(Text("yes?")), UserMessage(image)])) as client:
+        messages = (await client.get_prompt("give")).messages
+    assert messages == [Message("user", Text("hi")), Message("assistant", Text("yes?")), Message("user", image)]
+
+
 def test_wrong_options() -> None:
     with pytest.raises(SetupError, match="titel"):
         new_server().add_prompt(lambda: "", name="ask", titel="x")  # type: ignore[call-arg]
     with pytest.raises(SetupError, match=r"@server\.prompt"):
-        new_server().prompt("ask")  # type: ignore[call-overload]
+        new_server().prompt(5)  # type: ignore[call-overload]
 
 
 # ── completions ──

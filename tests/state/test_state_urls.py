@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dovetail import state
+from dovetail import Server, state
 from dovetail.errors import SetupError
 from dovetail.state.base import open_state
 from dovetail.state.memory import MemoryState
@@ -79,6 +79,16 @@ def test_the_prefix_of_a_server() -> None:
     names = ["plain", "two words", "a:b", "{slot}", "名", "zero\0", "half \ud800"]
     prefixes = [open_state("redis://h", name).prefix for name in names]
     assert prefixes == ["plain", "two%20words", "a%3Ab", "%7Bslot%7D", "%E5%90%8D", "zero%00", "half%20%3F"]
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_a_server_without_a_name_does_not_share_a_store_with_others(tmp_path: Path) -> None:
+    name = Server().name
+    assert isinstance(open_state("memory:", name), MemoryState)
+    for url in ("redis://h", f"sqlite://{tmp_path.as_posix()}/a.db"):
+        with pytest.raises(SetupError, match=r'without a name .* write Server\("weather"\), or \?prefix=weather'):
+            open_state(url, name)
+        assert open_state(f"{url}?prefix=mine", name)
 
 
 WRONG = [

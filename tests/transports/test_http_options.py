@@ -23,7 +23,7 @@ def server() -> Server:
 
 
 REFUSED = [  # options of asgi(), and what the refusal names
-    *(({"path": path}, "/mcp") for path in ("mcp", "/", "/mcp/", "/a b", "/mcp?x", "//x", "/%6d", "")),
+    *(({"path": path}, "/mcp") for path in ("mcp", "/mcp/", "/a b", "/mcp?x", "//x", "/%6d", "")),
     *(({"path": path}, "something else") for path in ("/health", "/health/live", "/ready", "/sse", "/messages")),
     ({"max_session": 5}, r"unknown options max_session \(did you mean max_sessions\?\); known are"),
     *(({"session_timeout": seconds}, "ten years at most") for seconds in (float("inf"), 1e300, 0, -1)),

@@ -258,6 +258,21 @@ def make(**options: Any) -> Server:
     return Server("pages", version="1.0.0", **options)
 
 
+async def test_the_endpoint_may_be_the_root(serve: Serve) -> None:
+    app = await serve(make(), path="/", allowed_hosts=["mcp.example"])
+    for path in ("", "/"):
+        wire = HttpWire(app, path=path, headers={"host": "mcp.example"})
+        assert (await wire.ask("server/discover"))["supportedVersions"]
+    assert "<pre>http://mcp.example</pre>" in await opened(app, "/", host="mcp.example")
+    elsewhere = await wire.raw("POST", b"{}", path="/mcp").done()
+    assert elsewhere.status == 404
+    assert error_of(elsewhere)["message"].endswith("; the MCP endpoint is /")
+    server = make()
+    server.custom_route("/")(read_body)
+    with pytest.raises(SetupError, match="belongs to the server itself"):
+        server.asgi(path="/")
+
+
 # ── health, and people ──
 
 

@@ -118,7 +118,7 @@ class Reloader:
         for each in sockets:
             each.listen(options.backlog) if can_pass else each.close()
         self._descriptors = [each.fileno() for each in sockets] if can_pass else []
-        values = (options.host, self.port, options.path, state, 1, 0.0, self._drain_timeout)
+        values = (options.host, self.port, options.path or "/", state, 1, 0.0, self._drain_timeout)
         self._variables = dict(zip(CHILD_VARIABLES, map(str, values), strict=True))
 
     def run(self, announce: Callable[[], None]) -> None:

@@ -19,6 +19,7 @@ import msgspec
 
 from dovetail import state
 from dovetail.errors import DovetailError, ProtocolError, SetupError
+from dovetail.protocol.types import UNNAMED
 
 T = TypeVar("T")
 log = logging.getLogger("dovetail")
@@ -354,6 +355,9 @@ def open_state(url: str | None, server_name: str) -> StateBackend:
         raise SetupError(f"{OPTION}: no URL holds blanks; give one like {URL_EXAMPLES}")
     scheme, _, rest = url.partition(":")
     rest, prefix = _take_prefix(rest)
+    if not prefix and server_name == UNNAMED and scheme.lower() != "memory":
+        fix = 'write Server("weather"), or ?prefix=weather at the end of the URL'
+        raise SetupError(f"{OPTION}: a server without a name would share the records of all others without one; {fix}")
     prefix = prefix or quote(server_name, safe="", errors="replace")
     match scheme.lower():
         case "memory" if rest in ("", "//"):

@@ -109,10 +109,10 @@ class MainThreadStream:
         return getattr(self._stream, name) if is_main else lambda *_: None
 
 
-def check_start() -> None:
+def check_start(*, on_running_loop: bool = False) -> None:
     """Raises SetupError where `run()` can't work: in an event loop, or while the `dovetail` command imports it.
 
-    So it does for a format of the log that is not known, before there are workers.
+    So it does for a format of the log that is not known, before there are workers. `on_running_loop`: `run_async()`.
     """
     log_is_json()
     if programs_being_imported:
@@ -120,11 +120,9 @@ def check_start() -> None:
             f"{programs_being_imported[-1]} calls run() while it is imported, but the dovetail command serves it: "
             'put that call under `if __name__ == "__main__":`'
         )
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise SetupError("server.run() starts an event loop of its own: call it outside of async functions")
+    if not on_running_loop and asyncio._get_running_loop() is not None:
+        fix = "call it outside of async functions, or await server.run_async()"
+        raise SetupError(f"server.run() starts an event loop of its own: {fix}")
 
 
 async def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
@@ -193,11 +191,14 @@ class StopSignal:
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        for number in self._previous_handlers:
-            signal.signal(number, signal.SIG_DFL)  # the system ends the process, even if Python code blocks
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        previous = self._previous_handlers.get(signal.Signals(number))
+        for each in self._previous_handlers:
+            signal.signal(each, signal.SIG_DFL)  # the system ends the process, even if Python code blocks
         self._previous_handlers.clear()  # they are not restored
         self._loop.call_soon_threadsafe(self.set)
+        if callable(previous) and isinstance(getattr(previous, "__self__", None), StopSignal):  # of another server
+            previous(number, frame)
 
     def set(self) -> None:
         """Act as if a signal had arrived; on the loop."""
@@ -210,13 +211,15 @@ class StopSignal:
     async def interrupts(self, work: Coroutine[Any, Any, None]) -> bool:
         """Await `work`, or cancel it when a signal arrives; returns whether one arrived."""
         task = self._loop.create_task(work)
-        await asyncio.wait({task, self._received}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
+        try:
+            await asyncio.wait({task, self._received}, return_when=asyncio.FIRST_COMPLETED)
+        finally:  # also where the server itself is cancelled
+            if is_running := not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=CANCEL_TIMEOUT)
+        if not is_running:
             await task
-            return False
-        task.cancel()
-        await asyncio.wait({task}, timeout=CANCEL_TIMEOUT)
-        return True
+        return is_running
 
 
 @contextlib.contextmanager

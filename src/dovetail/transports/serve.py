@@ -74,7 +74,7 @@ def serve_http(
         if not is_single and options.state is None:  # a file that only these workers share
             folder = tempfile.TemporaryDirectory(prefix="dovetail-", ignore_cleanup_errors=True)
             path = Path(stack.enter_context(folder)).as_posix().lstrip("/")
-            options = msgspec.structs.replace(options, state=f"sqlite:///{path}/state.db")
+            options = msgspec.structs.replace(options, state=f"sqlite:///{path}/state.db?prefix=workers")
         app = HttpApp(engine, options, owner=owner, bound_to=options.host)
         announce = started or partial(_announce, engine.info.name, options, sockets)
         run_worker = partial(_run_worker, engine, lambda: HttpService(app, options, sockets, timings))
@@ -97,18 +97,40 @@ def _run_worker(
     log_to_stderr(engine)
 
     async def run() -> None:
-        service = make_service()
-        with StopSignal() as signal:
-            if parent is not None:
-                watch_parent(parent, signal.set)
-            if await signal.interrupts(service.prepare()):
-                return
-            await service.listen()
-            started()
-            await signal.wait()
-            await service.stop()
+        await _serve(make_service(), started, parent)
 
     run_process(run, engine.threads, _new_loop)
+
+
+async def serve_http_async(engine: Engine, options: HttpOptions, *, owner: Any = None) -> None:
+    """Serve on the running event loop, in this process, until a signal arrives or the task is cancelled."""
+    check_start(on_running_loop=True)
+    if options.workers != 1:
+        fix = "leave it out (and unset DOVETAIL_WORKERS), or use server.run"
+        raise SetupError(f"Server.run_async: workers={options.workers} would need processes of its own; {fix}")
+    log_to_stderr(engine)
+    sockets = bind(options.host, options.port)
+    with contextlib.ExitStack() as stack:
+        for each in sockets:
+            stack.callback(each.close)
+        app = HttpApp(engine, options, owner=owner, bound_to=options.host)
+        _raise_descriptor_limit(options.max_connections + OTHER_DESCRIPTORS)
+        await _serve(HttpService(app, options, sockets), partial(_announce, engine.info.name, options, sockets))
+
+
+async def _serve(service: "HttpService", started: Callable[[], None], parent: int | None = None) -> None:
+    """Serve until a signal arrives, `parent` has gone, or the task is cancelled."""
+    with StopSignal() as signal:
+        if parent is not None:
+            watch_parent(parent, signal.set)
+        if await signal.interrupts(service.prepare()):
+            return
+        await service.listen()
+        started()
+        try:
+            await signal.wait()
+        finally:
+            await service.stop()
 
 
 def _announce(name: str, options: HttpOptions, sockets: list[Socket]) -> None:
@@ -117,7 +139,7 @@ def _announce(name: str, options: HttpOptions, sockets: list[Socket]) -> None:
     base = url_of("localhost" if at_all else options.host, port_of(sockets))
     where = f" listens at all addresses ({options.host}) and" if at_all else ""
     more = f" (HTTP+SSE at {base}{STREAM_ROUTE})" if options.sse else ""
-    print_line(f"{name}{where} serves MCP at {base}{options.path}{more}")
+    print_line(f"{name}{where} serves MCP at {base}{options.path or '/'}{more}")
     for path, app in options.routes.items():
         if isinstance(app, AnnouncedApp):
             print_line(f"{name} has its {app.name} at {base}{path.removesuffix(MOUNT)}/")
@@ -161,6 +183,9 @@ class HttpService:
         """Start the lifespan, before any connection is accepted."""
         try:
             await self._app.start()
+        except asyncio.CancelledError:
+            await self._app.drain(0)  # the start has a task of its own
+            raise
         except Exception as failure:
             failure.add_note("The server's lifespan failed at its start: nothing is served")
             raise

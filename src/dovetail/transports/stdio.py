@@ -12,7 +12,7 @@ import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -97,10 +97,28 @@ def serve_stdio(engine: Engine, *, owner: Any = None, state: Any = None, timings
     """Serve until the client disconnects or a signal arrives; the lifespan is called with `owner`.
 
     `state` is the URL of a store, else the environment may name one, else it is memory.
+    """
+    check_start()
+    with _ready(engine, owner, state, timings) as main:
+        run_process(main, engine.threads)
+
+
+async def serve_stdio_async(engine: Engine, *, owner: Any = None, state: Any = None) -> None:
+    """Serve on the running event loop, until the client disconnects, a signal arrives or the task is cancelled."""
+    check_start(on_running_loop=True)
+    with _ready(engine, owner, state, DEFAULT_TIMINGS) as main:
+        await main()
+
+
+@contextlib.contextmanager
+def _ready(
+    engine: Engine, owner: Any, state: Any, timings: Timings
+) -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
+    """Take the standard streams for the server, which the result serves.
+
     Stdin and stdout are not restored. Text that a stuck thread, or code after `run()`, prints later must not reach the
     client either; and the client sees at once that the server has ended.
     """
-    check_start()
     url = state or os.environ.get(STATE_VARIABLE)
     if url and not isinstance(url, str):
         raise SetupError(f'Server.run: state={url!r} is not possible; it must be a URL, such as "sqlite:state.db"')
@@ -109,7 +127,7 @@ def serve_stdio(engine: Engine, *, owner: Any = None, state: Any = None, timings
     streams = take_standard_streams()
     try:
         main = partial(_run, engine, owner, streams, timings)
-        run_process(main if store is None else partial(_run_with_state, engine, store, main), engine.threads)
+        yield main if store is None else partial(_run_with_state, engine, store, main)
     finally:
         streams.close()
 
@@ -131,9 +149,13 @@ async def _run(engine: Engine, owner: Any, streams: PrivateStreams, timings: Tim
             return
         try:
             service = _Service(engine, streams, await _principal(engine.options.auth), timings)
-            if await signal.interrupts(service.serve()):
-                await service.end(timings.signal_grace)
-            await service.close()
+            is_over = False
+            try:
+                is_over = not await signal.interrupts(service.serve())
+            finally:  # also where the task is cancelled
+                if not is_over:
+                    await service.end(timings.signal_grace)
+                await service.close()
         finally:
             await end_lifespan(engine.stop(), timings.lifespan_timeout)
 

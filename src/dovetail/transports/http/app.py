@@ -352,7 +352,7 @@ class RunningApp:
     def handler(self, route: str) -> RequestHandler:
         if (handler := self.handlers.get(route)) is not None:
             return handler
-        raise invalid_request(404, f"There is nothing at this path; the MCP endpoint is {self._options.path}")
+        raise invalid_request(404, f"There is nothing at this path; the MCP endpoint is {self._options.path or '/'}")
 
     async def start(self, owner: Any) -> None:
         """Start the app. If that fails, all is undone, and the next try opens another state."""

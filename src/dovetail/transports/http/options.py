@@ -92,7 +92,7 @@ class RunOptions(AsgiOptions, total=False):
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    path: str = "/mcp"
+    path: str = "/mcp"  # "" for "/"
     sse: bool = True  # HTTP+SSE of 2024-11-05, at /sse and /messages
     stateless: bool = False  # handshake clients without sessions
     routes: Mapping[str, App] = {}  # custom routes
@@ -143,8 +143,10 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         options = cls(**{**environment, **checked, **backend, **tokens})
         if given.get("metrics_token") is not None and not options.metrics:
             raise SetupError(f"{where}: metrics_token= is the token of /metrics, which is served with metrics=True")
-        if not _PATH.fullmatch(options.path):
-            raise SetupError(f'{where}: path={options.path!r} is not possible; it must be like "/mcp"')
+        if options.path == "/":
+            options = msgspec.structs.replace(options, path="")
+        elif not _PATH.fullmatch(options.path):
+            raise SetupError(f'{where}: path={options.path!r} is not possible; it must be like "/mcp", or "/"')
         if not (options.state is None or isinstance(options.state, str) or hasattr(options.state, "claim")):
             raise SetupError(f"{where}: state={options.state!r} is not possible; it must be {STATE.words}")
         if not (options.identify is None or callable(options.identify)):
