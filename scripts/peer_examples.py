@@ -109,7 +109,10 @@ def moved(peer: Peer) -> Path:
     def rewritten(text: str, name: str) -> str:  # TODO until `dovetail migrate` is there
         text = re.sub(rf"^(\s*)from {name}(?:_tasks)?(?=[. ])", rf"\1from dovetail.compat.{name}", text, flags=re.MULTILINE)
         return re.sub(
-            rf"^(\s*)import {name}$", rf"\1import dovetail.compat.{name} as {name}", text, flags=re.MULTILINE
+            rf"^(\s*)import {name}((?:\.\w+)* as |$)",
+            lambda found: f"{found[1]}import dovetail.compat.{name}{found[2] or f' as {name}'}",
+            text,
+            flags=re.MULTILINE,
         )
 
     target = CACHE / f"dovetail-{peer.name}"

@@ -294,7 +294,7 @@ async def test_both_ways_to_ask_in_one_tool_are_the_same_in_every_era(revision: 
     async def tool(ctx: Context) -> Any:
         number = await ctx.step("order", order)
         size = await ctx.elicit(f"Size of {number}?", str)
-        if "colour" not in ctx.input_responses:
+        if "colour" not in (ctx.input_responses or {}):
             return InputRequired({"colour": Elicit("Colour?", str)}, state=number)
         return f"{size.data} {ctx.request_state} of {len(orders)}"
 

@@ -6,7 +6,7 @@ server = Server("greeter", version="1.0.0")
 @server.tool
 async def greet(ctx: Context) -> str | InputRequired:
     """Ask under a key of our own, and keep a state of our own."""
-    answer = ctx.input_responses.get("user_name")
+    answer = (ctx.input_responses or {}).get("user_name")
     name = answer.get("content", {}).get("name") if isinstance(answer, dict) else None
     if not isinstance(name, str):
         tries = (ctx.request_state or 0) + 1

@@ -21,10 +21,9 @@ lock = threading.Lock()  # of the connection: one thread at a time
 
 
 @server.tool
-def add_note(text: str, ctx: Context) -> int:
+def add_note(text: str, ctx: Context[sqlite3.Connection]) -> int:
     """Keep a note; tells how many there are."""
-    connection: sqlite3.Connection = ctx.lifespan
-    with lock, connection:
+    with lock, ctx.lifespan as connection:
         connection.execute("insert into notes values (?)", (text,))
         (count,) = connection.execute("select count(*) from notes").fetchone()
     return int(count)

@@ -1,5 +1,6 @@
 """The fixtures that ask the client: with `ctx` where any key will do, by hand where the suite wants exact ones."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from dovetail import Context, Elicit, InputRequired, Roots, Sample, Server
@@ -90,13 +91,13 @@ def add_questions_by_hand(server: Server) -> None:
     @server.tool
     def test_input_required_result_sampling(ctx: Context) -> str | InputRequired:
         """Ask the model."""
-        answered = "capital_question" in ctx.input_responses
+        answered = "capital_question" in _responses(ctx)
         return "The model has answered." if answered else InputRequired({"capital_question": ASK_CAPITAL})
 
     @server.tool
     def test_input_required_result_list_roots(ctx: Context) -> str | InputRequired:
         """Ask for the client's folders."""
-        answered = "client_roots" in ctx.input_responses
+        answered = "client_roots" in _responses(ctx)
         return "The client has roots." if answered else InputRequired({"client_roots": Roots()})
 
     @server.tool
@@ -112,7 +113,7 @@ def add_questions_by_hand(server: Server) -> None:
         """Ask three things at once."""
         greeting = Sample("Generate a greeting", max_tokens=50)
         questions: Questions = {"user_name": ASK_NAME, "greeting": greeting, "client_roots": Roots()}
-        if questions.keys() <= ctx.input_responses.keys():
+        if questions.keys() <= _responses(ctx).keys():
             return "All three were answered."
         return InputRequired(questions, state="asked")
 
@@ -135,7 +136,7 @@ def add_questions_by_hand(server: Server) -> None:
             questions["user_name"] = ASK_NAME
         if "sampling" in declared:
             questions["capital_question"] = ASK_CAPITAL
-        if not questions or questions.keys() <= ctx.input_responses.keys():
+        if not questions or questions.keys() <= _responses(ctx).keys():
             return "Nothing to ask."
         return InputRequired(questions)
 
@@ -149,9 +150,13 @@ def add_questions_by_hand(server: Server) -> None:
         return InputRequired({"user_context": question})
 
 
+def _responses(ctx: Context) -> Mapping[str, Any]:
+    return ctx.input_responses or {}
+
+
 def _content(ctx: Context, key: str) -> dict[str, Any]:
     """What the user filled in; nothing that a client sends is taken on trust."""
-    answer = ctx.input_responses.get(key)
+    answer = _responses(ctx).get(key)
     content = answer.get("content") if isinstance(answer, dict) and answer.get("action") == "accept" else None
     return content if isinstance(content, dict) else {}
 

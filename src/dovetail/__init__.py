@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from dovetail.protocol.sampling import ToolResultContent as ToolResultContent
     from dovetail.protocol.sampling import ToolUseContent as ToolUseContent
     from dovetail.protocol.types import Annotations as Annotations
+    from dovetail.protocol.types import AssistantMessage as AssistantMessage
     from dovetail.protocol.types import Audio as Audio
     from dovetail.protocol.types import EmbeddedResource as EmbeddedResource
     from dovetail.protocol.types import Icon as Icon
@@ -78,10 +79,12 @@ if TYPE_CHECKING:
     from dovetail.protocol.types import Text as Text
     from dovetail.protocol.types import ToolAnnotations as ToolAnnotations
     from dovetail.protocol.types import ToolDefinition as ToolDefinition
+    from dovetail.protocol.types import UserMessage as UserMessage
     from dovetail.registry.dependencies import Depends as Depends
     from dovetail.registry.elicitation import Elicit as Elicit
     from dovetail.registry.elicitation import Elicited as Elicited
     from dovetail.registry.elicitation import ElicitUrl as ElicitUrl
+    from dovetail.registry.files import File as File
     from dovetail.registry.registration import Idempotency as Idempotency
     from dovetail.registry.registration import TaskConfig as TaskConfig
     from dovetail.registry.roots import Root as Root
@@ -131,12 +134,13 @@ _NAMES = {
     "protocol.results": ["InputRequiredResult", "ListResult", "PromptResult", "Result", "ToolResult"],
     "protocol.sampling": ["SamplingMessage", "ToolResultContent", "ToolUseContent"],
     "protocol.types": [
-        "Annotations", "Audio", "EmbeddedResource", "Icon", "Image", "Message", "PromptDefinition",
+        "Annotations", "AssistantMessage", "Audio", "EmbeddedResource", "Icon", "Image", "Message", "PromptDefinition",
         "ResourceContents", "ResourceDefinition", "ResourceLink", "TemplateDefinition", "Text", "ToolAnnotations",
-        "ToolDefinition",
+        "ToolDefinition", "UserMessage",
     ],
     "registry.dependencies": ["Depends"],
     "registry.elicitation": ["Elicit", "ElicitUrl", "Elicited"],
+    "registry.files": ["File"],
     "registry.registration": ["Idempotency", "TaskConfig"],
     "registry.roots": ["Root", "Roots"],
     "registry.sampling": ["Sample", "Sampled"],

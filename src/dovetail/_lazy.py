@@ -1,6 +1,6 @@
 """Modules that are loaded at their first use; the `__init__` of their package lists them.
 
-`registry.files.File(path)` after `from dovetail import registry` does what an import of `dovetail.registry.files`
+`registry.files.ServedFile(path)` after `from dovetail import registry` does what an import of `dovetail.registry.files`
 inside a function would do, with the import at the top of the file. So a server starts with what every server needs.
 """
 

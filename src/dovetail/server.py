@@ -118,7 +118,7 @@ class Server:
 
     def add_file(self, path: "str | Path", *, uri: str | None = None, **options: "Unpack[ResourceOptions]") -> None:
         """Offer one file; subscribers are notified when it changes."""
-        file = registry.files.File(path, uri=uri, mime_type=options.get("mime_type"))
+        file = registry.files.ServedFile(path, uri=uri, mime_type=options.get("mime_type"))
         self.engine.resources.add(registry.resources.compile_file(file, options))
 
     def add_directory(

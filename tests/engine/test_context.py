@@ -132,6 +132,11 @@ async def test_what_a_function_knows_about_its_request() -> None:
             "lifespan": ctx.lifespan,
         }
 
+    @server.tool
+    async def same(ctx: Context) -> list[bool]:
+        found = ctx.request_context
+        return [found.lifespan_context is ctx.lifespan, found.request_id == ctx.request_id, found.meta == ctx.meta]
+
     async with Wire(server, "2025-11-25", capabilities={"roots": {}}) as wire:
         params = {"name": "who", "_meta": {"org.example/x": {"a": [1]}}}
         first = (await wire.exchange(wire.request("tools/call", params, id="one")))["result"]["structuredContent"]
@@ -140,6 +145,7 @@ async def test_what_a_function_knows_about_its_request() -> None:
         assert (first["meta"], second["meta"]) == ({"org.example/x": {"a": [1]}}, {})
         assert first["session"] == second["session"] is not None
         assert (first["headers"], first["lifespan"]) == (None, None)
+        assert (await wire.ask("tools/call", {"name": "same"}))["structuredContent"] == {"result": [True] * 3}
     async with Wire(server, "2025-11-25") as wire:
         assert (await wire.ask("tools/call", {"name": "who"}))["structuredContent"]["session"] != first["session"]
     async with Wire(server, MODERN) as wire:

@@ -182,7 +182,7 @@ def low_level() -> Server:
 
     @server.tool
     async def greet(ctx: Context) -> Any:
-        answer = ctx.input_responses.get("user_name")
+        answer = (ctx.input_responses or {}).get("user_name")
         if answer is None:
             return InputRequired({"user_name": NAME}, state={"tries": (ctx.request_state or {"tries": 0})["tries"] + 1})
         return f"{answer['content']['value']} after {ctx.request_state}"
@@ -213,12 +213,12 @@ def low_level() -> Server:
 
     @server.prompt
     async def prompt(ctx: Context) -> Any:
-        answer = ctx.input_responses.get("who")
+        answer = (ctx.input_responses or {}).get("who")
         return f"Hello {answer['content']['value']}" if answer else InputRequired({"who": NAME})
 
     @server.resource("note://one")
     async def note(ctx: Context) -> Any:
-        answer = ctx.input_responses.get("who")
+        answer = (ctx.input_responses or {}).get("who")
         return f"Note of {answer['content']['value']}" if answer else InputRequired({"who": NAME})
 
     return server
@@ -226,6 +226,22 @@ def low_level() -> Server:
 
 async def call(client: Any, name: str, **more: Any) -> dict[str, Any]:
     return await client.request("tools/call", {"name": name, **more})
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_there_are_no_responses_before_the_first_round(revision: str) -> None:
+    server = Server("rounds")
+    seen: list[Any] = []
+
+    @server.tool
+    async def greet(ctx: Context) -> Any:
+        await ctx.step("noted", lambda: 1)
+        seen.append(ctx.input_responses)
+        return InputRequired({"who": NAME}) if ctx.input_responses is None else "done"
+
+    async with Client(server, protocol_version=revision, elicitation_handler=lambda _: "Ada") as client:
+        assert (await client.call_tool("greet")).data == "done"
+    assert [None if each is None else list(each) for each in seen] == [None, ["who"]]
 
 
 @pytest.mark.rule("MRTR-3", "MRTR-4", "MRTR-5")

@@ -248,6 +248,23 @@ def test_where_the_data_do_not_tell_the_ending_does(
     assert kind(path=tmp_path / name) == kind(path=str(tmp_path / name)) == kind(DATA, mime_type)
 
 
+@pytest.mark.parametrize(
+    ("kind", "format", "mime_type"),
+    [
+        (Image, "png", "image/png"), (Image, "JPG", "image/jpeg"), (Image, "svg", "image/svg+xml"),
+        (Image, "tif", "image/tiff"), (Image, "webm", "image/webm"), (Audio, "mp3", "audio/mpeg"),
+        (Audio, "m4a", "audio/mp4"), (Audio, "wav", "audio/wav"), (Audio, "jpg", "audio/jpg"),
+    ],
+)  # fmt: skip
+def test_a_format_is_a_type_or_an_ending(
+    kind: type[Image | Audio], format: str, mime_type: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.bin").write_bytes(DATA)
+    assert kind(data=DATA, format=format) == kind(path=tmp_path / "a.bin", format=format) == kind(DATA, mime_type)
+    with pytest.raises(TypeError, match=f"{kind.__name__}: mime_type= and format= say the same thing"):
+        kind(DATA, mime_type, format=format)
+
+
 @pytest.mark.parametrize(("kind", "name"), [(Image, "a.webm"), (Image, "a.aac"), (Audio, "a.bmp"), (Audio, "aac.")])
 def test_an_ending_of_another_family_tells_nothing(kind: type[Image | Audio], name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(DATA)

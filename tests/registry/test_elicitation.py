@@ -4,6 +4,7 @@ import json
 import logging
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from dovetail.errors import QuestionFailed, SetupError
@@ -68,6 +69,18 @@ def test_a_raw_schema() -> None:
     assert inquiry.read(answer("accept", content={"t": "x"}), R2026_07_28) == Elicited("accept", {"n": 2, "t": "x"})
     with pytest.raises(SetupError, match=r"keep one of them"):
         Elicit("?", int, schema=schema)
+
+
+def test_a_class_as_the_schema_is_the_type_of_the_response() -> None:
+    class Trip(msgspec.Struct):
+        city: str
+        nights: int = 1
+
+    inquiry = Elicit("Where to?", schema=Trip)
+    assert inquiry.server_request == Elicit("Where to?", Trip).server_request
+    assert inquiry.read(answer("accept", content={"city": "Rome"}), R2026_07_28).data == Trip("Rome", 1)
+    with pytest.raises(SetupError, match="schema: it must be a dict, not str"):
+        Elicit("?", schema="Trip")
 
 
 @pytest.mark.rule("EL-7")

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail import Annotations, Client, EmbeddedResource, File, ResourceContents, Server
 from dovetail.errors import NotFound, ProtocolError, SetupError
 from dovetail.registry.files import (
     Directory,
-    File,
     OpenFile,
+    ServedFile,
     guess_mime_type,
     open_and_compare,
     open_by_folder,
@@ -281,7 +282,7 @@ def test_names_that_no_client_could_ask_for_are_not_listed(tmp_path: Path) -> No
 )  # fmt: skip
 def test_text_or_bytes(tmp_path: Path, name: str, stored: bytes, expected: str | bytes) -> None:
     (tmp_path / name).write_bytes(stored)
-    for contents in (Directory(tmp_path).read(name), File(tmp_path / name).read()):
+    for contents in (Directory(tmp_path).read(name), ServedFile(tmp_path / name).read()):
         assert contents.data == expected
         assert type(contents.data) is type(expected)
         assert contents.entry.size == len(stored)
@@ -332,7 +333,7 @@ def test_a_huge_file_is_refused_in_plain_words(tree: Path) -> None:
         Directory(tree, max_bytes=4).read("docs/a.txt")
     with (tree / "huge.txt").open("wb") as stream:
         stream.truncate(1 << 40)  # sparse
-    for ask in (lambda: Directory(tree).read("huge.txt"), File(tree / "huge.txt").read):
+    for ask in (lambda: Directory(tree).read("huge.txt"), ServedFile(tree / "huge.txt").read):
         with pytest.raises(ProtocolError, match=r"'huge.txt' is larger than the limit of 10,000,000 bytes"):
             ask()
 
@@ -341,7 +342,7 @@ def test_a_huge_file_is_refused_in_plain_words(tree: Path) -> None:
 def test_a_file_longer_than_it_says_is_still_bounded() -> None:
     assert os.stat("/proc/self/status").st_size == 0
     with pytest.raises(ProtocolError, match="larger than"):
-        File("/proc/self/status", max_bytes=100).read()
+        ServedFile("/proc/self/status", max_bytes=100).read()
 
 
 def test_an_unreadable_file_says_so_without_its_path(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -408,17 +409,17 @@ def test_any_string_stays_inside_or_is_not_found(playground: Directory, relative
 
 
 def test_a_single_file(tree: Path) -> None:
-    file = File(tree / "notes.md", uri="notes://today", mime_type="text/plain; charset=utf-8")
+    file = ServedFile(tree / "notes.md", uri="notes://today", mime_type="text/plain; charset=utf-8")
     assert (file.entry().uri, file.entry().name) == ("notes://today", "notes.md")
     assert file.entry().mime_type == "text/plain; charset=utf-8"
     assert file.read().data == "# Notes\n"
-    assert File(tree / "notes.md").uri == (tree / "notes.md").as_uri()
-    assert File(tree / ".env").read().data == b"KEY=1"
+    assert ServedFile(tree / "notes.md").uri == (tree / "notes.md").as_uri()
+    assert ServedFile(tree / ".env").read().data == b"KEY=1"
 
 
 def test_a_single_file_may_be_a_symlink_that_is_moved_on(tree: Path) -> None:
     (tree / "current.txt").symlink_to("docs/a.txt")
-    file = File(tree / "current.txt")
+    file = ServedFile(tree / "current.txt")
     assert file.read().data == "alpha"
     (tree / "current.txt").unlink()
     (tree / "current.txt").symlink_to(tree.parent / "outside" / "secret.txt")
@@ -428,7 +429,7 @@ def test_a_single_file_may_be_a_symlink_that_is_moved_on(tree: Path) -> None:
 @needs_posix
 @pytest.mark.parametrize("swap", [lambda path: None, os.mkfifo, os.mkdir])
 def test_a_single_file_that_is_gone(tree: Path, swap: Callable[[Path], None]) -> None:
-    file = File(tree / "notes.md", uri="notes://today")
+    file = ServedFile(tree / "notes.md", uri="notes://today")
     (tree / "notes.md").unlink()
     swap(tree / "notes.md")
     for ask in (file.entry, file.read):
@@ -440,9 +441,9 @@ def test_a_single_file_that_is_gone(tree: Path, swap: Callable[[Path], None]) ->
 def test_a_wrong_single_file(tree: Path) -> None:
     for path, options, word in (("missing", {}, "missing"), ("", {}, "root"), ("notes.md", {"uri": "x"}, "'x'")):
         with pytest.raises(SetupError, match=word):
-            File(tree / path, **options)
+            ServedFile(tree / path, **options)
     with pytest.raises(SetupError, match="max_bytes=0 must be at least 1"):
-        File(tree / "notes.md", max_bytes=0)
+        ServedFile(tree / "notes.md", max_bytes=0)
 
 
 def test_limits_may_be_one(tmp_path: Path) -> None:
@@ -450,7 +451,7 @@ def test_limits_may_be_one(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x")
     directory = Directory(tmp_path, max_bytes=1, max_files=1)
     assert names(directory) == ["a.txt"]
-    assert directory.read("b.txt").data == File(tmp_path / "b.txt", max_bytes=1).read().data == "x"
+    assert directory.read("b.txt").data == ServedFile(tmp_path / "b.txt", max_bytes=1).read().data == "x"
 
 
 @pytest.mark.parametrize(
@@ -463,3 +464,61 @@ def test_limits_may_be_one(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_mime_types_are_the_same_everywhere(name: str, mime_type: str) -> None:
     assert guess_mime_type(name) == mime_type
+
+
+# ── files as content ──
+
+
+@pytest.mark.parametrize(
+    ("options", "uri", "mime_type", "is_text"),
+    [
+        ({"format": "csv"}, "file:///resource.csv", "text/csv", True),
+        ({"format": "PDF", "name": "my report"}, "file:///my%20report.pdf", "application/pdf", False),
+        ({"format": "json", "name": "a.txt"}, "file:///a.txt", "application/json", True),
+        ({"format": "x-odd"}, "file:///resource.x-odd", "application/x-odd", False),
+        ({"name": "notes.md"}, "file:///notes.md", "text/markdown", True),
+        ({}, "file:///resource", "application/octet-stream", False),
+        ({"mime_type": "text/plain", "uri": "a://b"}, "a://b", "text/plain", True),
+    ],
+)
+def test_a_file_of_data_has_a_type_and_a_uri(options: dict[str, str], uri: str, mime_type: str, is_text: bool) -> None:
+    resource = File(b"a,b", **options).resource  # type: ignore[arg-type]
+    assert (resource.uri, resource.mime_type) == (uri, mime_type)
+    assert (resource.text, resource.blob) == (("a,b", None) if is_text else (None, b"a,b"))
+
+
+def test_a_file_of_a_path_has_its_name_and_shows_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "été.csv").write_bytes("é".encode())
+    file = File(path=tmp_path / "été.csv", annotations=Annotations(priority=1), meta={"a/b": 1})
+    assert file.resource == ResourceContents("file:///%C3%A9t%C3%A9.csv", "text/csv", text="é")
+    assert (file.annotations, file.meta) == (Annotations(priority=1), {"a/b": 1})
+    (tmp_path / "été.csv").write_bytes(b"\xff")  # no text after all
+    assert File(path=str(tmp_path / "été.csv")).resource.blob == b"\xff"
+    for wrong in ({}, {"data": b"", "path": tmp_path / "été.csv"}):
+        with pytest.raises(TypeError, match="File needs either data or path="):
+            File(**wrong)
+    with pytest.raises(TypeError, match="File: data must be bytes, not str; for a file write path="):
+        File("été.csv")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("revision", ["2024-11-05", "2025-11-25"])
+async def test_a_tool_returns_a_file(revision: str) -> None:
+    server = Server("files")
+
+    @server.tool(idempotency=True)
+    async def export(rows: int) -> File:
+        return File(b"a,b\n" * rows, format="csv", meta={"a/b": 1})
+
+    async with Client(server, protocol_version=revision) as client:
+        (tool,) = await client.list_tools()
+        assert tool.output_schema is None
+        (content,) = (await client.call_tool("export", {"rows": 2}, idempotency_key="k")).content
+        (again,) = (await client.call_tool("export", {"rows": 2}, idempotency_key="k")).content
+    assert (
+        again
+        == content
+        == EmbeddedResource(
+            ResourceContents("file:///resource.csv", "text/csv", text="a,b\na,b\n"),
+            meta=None if revision == "2024-11-05" else {"a/b": 1},
+        )
+    )

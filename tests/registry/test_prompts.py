@@ -6,7 +6,21 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from dovetail import Client, Completion, Context, Field, Message, PromptResult, Server, ServerError, SetupError, Text
+from dovetail import (
+    AssistantMessage,
+    Client,
+    Completion,
+    Context,
+    Field,
+    Image,
+    Message,
+    PromptResult,
+    Server,
+    ServerError,
+    SetupError,
+    Text,
+    UserMessage,
+)
 from dovetail.errors import ToolError
 from stable_ids import stable
 from wire import MODERN, Wire
@@ -112,6 +126,13 @@ async def test_what_a_prompt_may_not_return(value: Any, caplog: pytest.LogCaptur
         assert error["code"] == -32603
         assert error["message"] == ("told" if isinstance(value, ToolError) else "The prompt give failed")
         await wire.ask("prompts/list")
+
+
+async def test_messages_may_be_named_by_their_role() -> None:
+    image = Image(b"GIF89a")
+    async with Client(returning([UserMessage("hi"), AssistantMessage(Text("yes?")), UserMessage(image)])) as client:
+        messages = (await client.get_prompt("give")).messages
+    assert messages == [Message("user", Text("hi")), Message("assistant", Text("yes?")), Message("user", image)]
 
 
 def test_wrong_options() -> None:

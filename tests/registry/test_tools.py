@@ -88,8 +88,13 @@ async def test_the_context_is_injected_wherever_it_stands_and_not_in_the_schema(
         assert context is not None
         return f"{a} {context.protocol_version}"
 
-    assert [list(tool["inputSchema"]["properties"]) for tool in (await listed(server)).values()] == [["a"], ["a"]]
+    @server.tool
+    async def typed(a: int, one: Context[str], two: Context[str, Any] | None = None) -> str:
+        return f"{a} {one.protocol_version} {two is one}"
+
+    assert [list(tool["inputSchema"]["properties"]) for tool in (await listed(server)).values()] == [["a"]] * 3
     assert await text_of(server, "first", a=1) == "1 2025-11-25"
+    assert await text_of(server, "typed", a=2) == "2 2025-11-25 True"
     assert await text_of(server, "last") == "3 2025-11-25"
 
 
@@ -102,6 +107,37 @@ async def test_a_plain_function_may_return_something_awaitable() -> None:
     server.add_tool(lambda: inner(), name="in_a_thread")
     server.add_tool(lambda: inner(), name="on_the_loop", thread=False)
     assert await text_of(server, "in_a_thread") == await text_of(server, "on_the_loop") == "awaited"
+
+
+def test_a_result_takes_structured_content_too() -> None:
+    value = {"n": 1}
+    result = ToolResult(content=[Text("one")], structured_content=value)
+    assert result == ToolResult(content=[Text("one")], structured=value)
+    assert result.structured_content == result.structured == value
+    nothing = ToolResult(content=[Text("one")], structured_content=None)
+    assert (nothing, nothing.structured_content) == (ToolResult(content=[Text("one")]), None)
+    with pytest.raises(TypeError, match="ToolResult: structured= and structured_content= say the same"):
+        ToolResult(structured=value, structured_content=value)
+
+
+async def test_structured_content_is_sent_and_checked() -> None:
+    server = new_server()
+
+    @server.tool(output_schema={"type": "object", "required": ["n"]})
+    async def count(n: int | None = None) -> Any:
+        return ToolResult(structured_content={} if n is None else {"n": n})
+
+    @server.middleware
+    async def brand(request: Any, call_next: Any) -> Any:
+        result = await call_next(request)
+        if isinstance(result, ToolResult) and not result.is_error:
+            return ToolResult(structured_content={**result.structured_content, "by": "us"}, text_copy=False)
+        return result
+
+    async with Wire(server, MODERN) as wire:
+        assert (await wire.ask("tools/call", {"name": "count"}))["isError"] is True
+        result = await wire.ask("tools/call", {"name": "count", "arguments": {"n": 1}})
+    assert result["structuredContent"] == {"n": 1, "by": "us"}
 
 
 # ── what is refused ──

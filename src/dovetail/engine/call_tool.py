@@ -20,7 +20,7 @@ from dovetail.protocol import headers, jsonrpc
 from dovetail.protocol.capabilities import require_capabilities
 from dovetail.protocol.elicitation import InputRequired
 from dovetail.protocol.methods import CallToolParams
-from dovetail.protocol.results import Result, ToolResult
+from dovetail.protocol.results import EMPTY_RESULT, Result, ToolResult
 from dovetail.protocol.session import Rules
 from dovetail.protocol.types import Text
 from dovetail.registry.functions import Invocation
@@ -233,7 +233,7 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
 
 
 def error_result(text: str, *, has_schema: bool) -> ToolResult:
-    return ToolResult(content=(Text(jsonrpc.sendable(text)),), is_error=True, has_schema=has_schema)
+    return replace(EMPTY_RESULT, content=(Text(jsonrpc.sendable(text)),), is_error=True, has_schema=has_schema)
 
 
 def require_object(arguments: Any) -> Any:

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, Unpack, overload
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -38,6 +38,13 @@ if TYPE_CHECKING:
     from dovetail.registry.visibility import Names
 
 T = TypeVar("T")
+if TYPE_CHECKING:  # the parameters of `Context`, which may be left out; only checkers know defaults before Python 3.13
+    from typing_extensions import TypeVar as WithDefault
+
+    Value = WithDefault("Value", default=Any)  # what the lifespan yields
+    RequestValue = WithDefault("RequestValue", default=Any)  # as the official SDK has it; it says nothing here
+else:
+    Value, RequestValue = TypeVar("Value"), TypeVar("RequestValue")
 J = TypeVar("J", bound=bool | int | float | str | list[Any] | Mapping[str, Any] | None)  # unchanged by JSON
 Coro: TypeAlias = Coroutine[Any, Any, T]
 NO_SESSION = (
@@ -79,12 +86,17 @@ class ClientInfo(msgspec.Struct, frozen=True):
         return self.info.get("version")
 
 
-class Context:
+class Context(Generic[Value, RequestValue]):
     """Injected into every parameter annotated `Context`.
 
     Methods that send notifications are awaited in `async def` functions; in `def` functions they simply return. Those
     that make requests to the client, and `step`, are awaited too; in a `def` function `ctx.wait(…)` does that.
     """
+
+    if not TYPE_CHECKING:  # faster than that of Generic, and without a word about the number of types
+
+        def __class_getitem__(cls, types: Any) -> "type[Context]":
+            return cls
 
     _last_yield: float | None = None  # when other tasks last had the loop
 
@@ -144,9 +156,17 @@ class Context:
         return self._context.request.headers
 
     @property
-    def lifespan(self) -> Any:
+    def lifespan(self) -> Value:
         """What the server's lifespan yielded."""
-        return self._engine.lifespan_value
+        value: Value = self._engine.lifespan_value
+        return value
+
+    lifespan_context = lifespan  # the peers' name
+
+    @property
+    def request_context(self) -> "Context[Value, RequestValue]":
+        """This context: where the official SDK has `lifespan_context`, `request_id` and `meta`."""
+        return self
 
     @property
     def _served(self) -> "Engine":
@@ -380,6 +400,8 @@ class Context:
     @overload
     def elicit(self, message: str, response_type: type[T], *, timeout: float | None = None) -> "Coro[Elicited[T]]": ...
     @overload
+    def elicit(self, message: str, *, schema: type[T], timeout: float | None = None) -> "Coro[Elicited[T]]": ...
+    @overload
     def elicit(
         self, message: str, response_type: "list[str] | Titles", *, timeout: float | None = None
     ) -> "Coro[Elicited[str]]": ...
@@ -392,8 +414,8 @@ class Context:
     ) -> "Coro[Elicited[Any]]":
         """Ask the user to fill in a form, on every revision: `.action` tells whether they did, `.data` what they said.
 
-        `response_type` is a scalar, a Literal, an Enum, a list of choices, or a class of flat fields; `schema` is a raw
-        one instead. In a `def` function: `answer = ctx.wait(ctx.elicit(...))`.
+        `response_type` is a scalar, a Literal, an Enum, a list of choices, or a class of flat fields; `schema` is such
+        a class too, or a raw one. In a `def` function: `answer = ctx.wait(ctx.elicit(...))`.
         """
         return self._request("elicit", registry.elicitation.Elicit(message, response_type, schema=schema), timeout)
 
@@ -451,10 +473,13 @@ class Context:
         return await server_requests_of(self._engine, self._context).step(name, function, in_thread=in_thread)
 
     @property
-    def input_responses(self) -> Mapping[str, Any]:
-        """The client's unchecked answers, even to what it was not asked; for functions that return `InputRequired`."""
+    def input_responses(self) -> Mapping[str, Any] | None:
+        """The client's unchecked answers, even to what it was not asked; for functions that return `InputRequired`.
+
+        None before the first round, and wherever the client has sent none.
+        """
         server_requests = self._context.server_requests
-        return {} if server_requests is None else server_requests.input_responses
+        return None if server_requests is None else server_requests.input_responses or None
 
     @property
     def request_state(self) -> Any:

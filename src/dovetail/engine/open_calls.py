@@ -227,10 +227,12 @@ class OpenCalls:
         seconds = min(answer_timeout, self._engine.options.answer_timeout)  # that of a proxy, and of the root
         return await self._wait(OpenCall(self, context, run, seconds), context)
 
-    async def resume(self, state: Any, responses: Mapping[str, Any], context: RequestContext) -> bytes | InputRequired:
+    async def resume(
+        self, state: Any, responses: Mapping[str, Any] | None, context: RequestContext
+    ) -> bytes | InputRequired:
         """Hand over the answers of a round. The outcome is the same for each request that brings them."""
         given = msgspec.convert(state, CallState)
-        answers = {key: encode(response) for key, response in responses.items()}
+        answers = {key: encode(response) for key, response in (responses or {}).items()}
         if (call := self._asking.get(given.call)) is None:
             return await self._wait_for_store(given, ANSWERS.encode(answers))
         call.accept(given.round, answers)

@@ -27,7 +27,7 @@ from dovetail.registry.tools import ToolOptions
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
-    from dovetail.registry.files import File
+    from dovetail.registry.files import ServedFile
 
 CSP_KEYS = {each: f"{each}Domains" for each in ("connect", "resource", "frame")} | {"base_uri": "baseUriDomains"}
 VISIBILITY = ("model", "app")
@@ -71,7 +71,7 @@ def add_view(engine: "Engine", uri: Any, html: Any, options: UiOptions) -> None:
     ui["csp"] = {CSP_KEYS[key]: origins for key, origins in csp.items()}
     if not isinstance(html, str | Path):
         raise SetupError(f"{where}: give it the document as a string, or its file as a Path, not {html!r:.100}")
-    source = html if isinstance(html, str) else registry.files.File(html, uri=uri, mime_type=UI_MIME_TYPE)
+    source = html if isinstance(html, str) else registry.files.ServedFile(html, uri=uri, mime_type=UI_MIME_TYPE)
     given |= {"mime_type": UI_MIME_TYPE, "meta": {**meta, "ui": ui}}
     given.setdefault("name", uri.removeprefix("ui://"))
     _check_document(_text_of(source, where), csp, where)
@@ -91,7 +91,7 @@ def _meta_of(options: Mapping[str, Any], where: str) -> tuple[dict[str, Any], di
     return meta, {**ui}
 
 
-def _text_of(source: "str | File", where: str) -> str:
+def _text_of(source: "str | ServedFile", where: str) -> str:
     text = source if isinstance(source, str) else source.read().data
     if not isinstance(text, str):
         raise SetupError(f"{where}: the document must be text in UTF-8")

@@ -1,7 +1,7 @@
 """Results of requests, and the `Shaper` that encodes them for one revision."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -49,17 +49,36 @@ class CacheHint(msgspec.Struct, frozen=True):
     scope: CacheScope = "private"
 
 
-class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+class _ToolResultType(msgspec.StructMeta):
+    """`ToolResult(structured_content=…)` is the same as `structured=`, but None is no content there."""
+
+    def __call__(cls, *, structured_content: Any = None, **named: Any) -> Any:
+        if structured_content is not None:
+            if "structured" in named:
+                raise TypeError(f"{cls.__name__}: structured= and structured_content= say the same; keep one of them")
+            named["structured"] = structured_content
+        return super().__call__(**named)
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True, metaclass=_ToolResultType):
     """The full result of a tool, for functions that need more than a return value can say."""
 
     content: Sequence[Content] = ()
     structured: Any = UNSET  # a `Raw` is encoded already
+    if TYPE_CHECKING:  # a parameter of the metaclass, and a property
+        structured_content: Any = None
     is_error: bool = False
     meta: Meta | None = None
     # Set by the tool's registration, not by its author:
     has_schema: bool = False  # the tool has an output schema
     wrap: bool = False  # the schema describes no object, so older revisions get {"result": value}
     text_copy: bool = True  # a structured value is also sent as text
+
+    if not TYPE_CHECKING:
+
+        @property
+        def structured_content(self) -> Any:
+            return None if self.structured is UNSET else self.structured
 
     def decoded(self) -> "ToolResult":
         """A copy with the structured value decoded, for code that reads it."""
@@ -69,6 +88,9 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
     def encode(self, shaper: "Shaper") -> bytes:
         return shaper.tool_result(self)
+
+
+EMPTY_RESULT = ToolResult()  # `replace` of it makes another one without a call of the metaclass
 
 
 class Shaper:

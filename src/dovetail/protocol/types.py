@@ -62,13 +62,24 @@ class Text(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_
 class _MediaType(msgspec.StructMeta):
     """`Image(path="a.png")` reads the file, `Image(data)` guesses its type. Decoded messages do neither."""
 
-    def __call__(cls, data: Any = None, mime_type: str = "", *more: Any, path: Any = None, **named: Any) -> Any:
-        if (data is None) == (path is None):
-            raise TypeError(f"{cls.__name__} needs either data or path=")
-        if path is not None:
-            with open(path, "rb") as file:
-                data = file.read()
-        return super().__call__(data, mime_type or _guessed_type(cls.__name__, data, path), *more, **named)
+    def __call__(
+        cls, data: Any = None, mime_type: str = "", *more: Any, path: Any = None, format: str = "", **named: Any
+    ) -> Any:
+        data = read_media(cls.__name__, data, path)
+        if format and mime_type:
+            raise TypeError(f"{cls.__name__}: mime_type= and format= say the same thing; keep one of them")
+        mime_type = mime_type or _type_of_format(cls.__name__, format) or _guessed_type(cls.__name__, data, path)
+        return super().__call__(data, mime_type, *more, **named)
+
+
+def read_media(name: str, data: Any, path: Any) -> Any:
+    """The data that are given, or those of the file. Raises TypeError unless it is one of the two."""
+    if (data is None) == (path is None):
+        raise TypeError(f"{name} needs either data or path=")
+    if path is None:
+        return data
+    with open(path, "rb") as file:
+        return file.read()
 
 
 class _Media(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", metaclass=_MediaType):
@@ -82,6 +93,7 @@ class _Media(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", me
     meta: Meta | None = msgspec.field(name="_meta", default=None)
     if TYPE_CHECKING:
         path: Any = ""  # as `open` takes it
+        format: str = ""  # "png" is image/png
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, bytes):
@@ -110,6 +122,13 @@ _SIGNATURES = {
 }
 _SUFFIXES = {"bmp": "image/bmp", "avif": "image/avif", "ico": "image/x-icon", "tif": "image/tiff", "tiff": "image/tiff"}
 _SUFFIXES |= {"aac": "audio/aac", "webm": "audio/webm", "mp3": "audio/mpeg", "m4a": "audio/mp4", "mp4": "audio/mp4"}
+
+
+def _type_of_format(name: str, format: str) -> str:
+    """The MIME type for `format="jpg"`, which may be an ending; "" for none."""
+    family, format = f"{name.lower()}/", format.lower()
+    known = {"jpg": "image/jpeg", "svg": "image/svg+xml", **_SUFFIXES}.get(format, "")
+    return known if known.startswith(family) else format and family + format
 
 
 def _guessed_type(name: str, data: object, path: object) -> str:
@@ -174,6 +193,14 @@ class Message(msgspec.Struct, frozen=True):
 
     role: Role
     content: Content | str
+
+
+def UserMessage(content: Content | str) -> Message:
+    return Message("user", content)
+
+
+def AssistantMessage(content: Content | str) -> Message:
+    return Message("assistant", content)
 
 
 def shape_content(content: Sequence[Content], revision: Revision) -> Sequence[Content]:

@@ -45,14 +45,18 @@ class Elicit(Generic[T]):
     @overload
     def __init__(self: "Elicit[T]", message: str, response_type: type[T]) -> None: ...
     @overload
+    def __init__(self: "Elicit[T]", message: str, *, schema: type[T]) -> None: ...
+    @overload
     def __init__(self: "Elicit[str]", message: str, response_type: list[str] | Titles) -> None: ...
     @overload
     def __init__(
         self: "Elicit[Any]", message: str, response_type: Any = None, *, schema: Mapping[str, Any] | None = None
     ) -> None: ...
-    def __init__(self, message: str, response_type: Any = None, *, schema: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, message: str, response_type: Any = None, *, schema: Any = None) -> None:
         if schema is not None and response_type is not None:
             raise SetupError("ctx.elicit: response_type and schema say the same thing; keep one of them")
+        if isinstance(schema, type):
+            response_type, schema = schema, None
         self._form = compile_form(response_type) if schema is None else compile_raw_form(schema)
         params = {"mode": "form", "message": _checked_text(message), "requestedSchema": self._form.schema}
         self.server_request = ServerRequest(method=_METHOD, params=params, requires=("elicitation.form",))

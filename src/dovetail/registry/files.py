@@ -18,16 +18,17 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
 from dovetail.errors import NotFound, ProtocolError, SetupError
-from dovetail.protocol.types import MAX_URI_LENGTH
+from dovetail.protocol.types import MAX_URI_LENGTH, EmbeddedResource, ResourceContents, read_media
 from dovetail.protocol.uri_template import normalize_uri
 
 if TYPE_CHECKING:
+    from dovetail.protocol.types import Annotations, Meta
     from dovetail.registry.resources import FileGuard
 
 # The standard library's table differs between systems and versions, this one does not. "type:extension,extension …"
@@ -285,7 +286,7 @@ class Directory:
             log.warning("%s has more files than a listing shows; raise max_files or narrow the patterns", self.root)
 
 
-class File:
+class ServedFile:
     """A single file as a resource. The author chose it, so it may be hidden, or a symlink to any file."""
 
     def __init__(
@@ -326,10 +327,14 @@ def _entry(uri: str, name: str, path: Path, status: os.stat_result, mime_type: s
 
 
 def _contents(entry: FileEntry, data: bytes) -> FileContents:
-    if _TEXTUAL.fullmatch(entry.mime_type.partition(";")[0].strip().lower()):
+    return FileContents(entry, _text_or_bytes(data, entry.mime_type))
+
+
+def _text_or_bytes(data: bytes, mime_type: str) -> str | bytes:
+    if _TEXTUAL.fullmatch(mime_type.partition(";")[0].strip().lower()):
         with suppress(UnicodeDecodeError):
-            return FileContents(entry, data.decode())
-    return FileContents(entry, data)
+            return data.decode()
+    return data
 
 
 def _read_regular(descriptor: int, name: str, max_bytes: int) -> tuple[os.stat_result, bytes]:
@@ -415,3 +420,37 @@ def _checked_uri(uri: str) -> str:
 def _require_positive(**limits: int) -> None:
     if wrong := [f"{name}={value}" for name, value in limits.items() if value < 1]:
         raise SetupError(f"{', '.join(wrong)} must be at least 1")
+
+
+class _FileType(msgspec.StructMeta):
+    """`File(path="a.pdf")` reads the file, `File(data, format="pdf")` has it already. Decoded messages do neither."""
+
+    def __call__(
+        cls, data: Any = None, *, path: Any = None, format: str = "", mime_type: str = "", name: str = "",
+        uri: str = "", **named: Any,
+    ) -> Any:  # fmt: skip
+        data, ending = read_media("File", data, path), format.lower()
+        if not isinstance(data, bytes):
+            raise TypeError(f"File: data must be bytes, not {type(data).__name__}; for a file write path=")
+        name = name or ("resource" if path is None else os.path.basename(path))
+        name += f".{ending}" if ending and "." not in name else ""
+        mime_type = mime_type or (_TYPES.get(ending, f"application/{ending}") if ending else guess_mime_type(name))
+        contents = _text_or_bytes(data, mime_type)
+        parts = {"text": contents} if isinstance(contents, str) else {"blob": contents}
+        resource = ResourceContents(uri or f"file:///{quote(name)}", mime_type, **parts)
+        return super().__call__(resource, **named)
+
+
+class File(EmbeddedResource, frozen=True, tag_field="type", tag="resource", metaclass=_FileType):
+    """A file as content: `File(path="report.pdf")`, or `File(data, format="pdf", name="report")`.
+
+    Its URI has the name of the file and not its folder, unless `uri=` says it all.
+    """
+
+    if TYPE_CHECKING:  # the parameters of the metaclass
+
+        def __init__(
+            self, data: bytes | None = None, *, path: str | os.PathLike[str] | None = None, format: str = "",
+            mime_type: str = "", name: str = "", uri: str = "",
+            annotations: "Annotations | None" = None, meta: "Meta | None" = None,
+        ) -> None: ...  # fmt: skip

@@ -26,7 +26,7 @@ from dovetail.protocol.types import (
 from dovetail.protocol.uri_template import UriTemplate, Value, is_template, normalize_escapes, valid_uri
 from dovetail.protocol.uri_template import normalize_uri as normalize_uri
 from dovetail.registry.arguments import Arguments
-from dovetail.registry.files import Directory, File, FileContents, FileEntry, type_of_uri
+from dovetail.registry.files import Directory, FileContents, FileEntry, ServedFile, type_of_uri
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, members
 from dovetail.registry.registration import AccessRule, CommonOptions, access_rule, checked_options, convert_option
 from dovetail.registry.tools import closed_choices, definition_fields
@@ -222,7 +222,7 @@ def _file_invocation(function: Callable[..., FileContents], options: ResourceOpt
     return Invocation(function=function, is_async=False, in_thread=True, timeout=options.get("timeout", UNSET))
 
 
-def compile_file(file: File, options: ResourceOptions) -> Resource:
+def compile_file(file: ServedFile, options: ResourceOptions) -> Resource:
     """A single file as a resource, with its present size and time in each listing."""
     where = f"file {file.uri}"
     options = checked_options(options, FILE_OPTIONS, where)

@@ -14,7 +14,7 @@ from dovetail import registry
 from dovetail.errors import SetupError
 from dovetail.protocol.elicitation import InputRequired
 from dovetail.protocol.headers import HeaderParameter, header_parameters
-from dovetail.protocol.results import ToolResult
+from dovetail.protocol.results import EMPTY_RESULT, ToolResult
 from dovetail.protocol.types import CONTENT_TYPES, TAGS_KEY, Content, Icon, Text, ToolAnnotations, ToolDefinition
 from dovetail.registry import registration
 from dovetail.registry.arguments import Arguments, RawArguments
@@ -256,14 +256,14 @@ def _compile_result(
     output = _output_for(info, policy, raw)
     if output is None:
         return None, shape_as_text if policy == "text" else shape_unstructured
-    wrap, text_copy = not output.is_object, policy != "structured"
+    empty = replace(EMPTY_RESULT, wrap=not output.is_object, text_copy=policy != "structured")
     plain = PLAIN_TYPES if raw is None else PLAIN_TYPES - {dict}
     encode = output.encode
     handles = [each for each in (info.returns, *get_args(info.returns)) if hasattr(each, "__json_string__")]
 
     def to_result(value: Any) -> ToolResult:
         if type(value) in plain or (whole := explicit(value)) is None:
-            return ToolResult(structured=Raw(encode(value)), wrap=wrap, text_copy=text_copy)
+            return replace(empty, structured=Raw(encode(value)))
         return whole
 
     def explicit(value: Any) -> ToolResult | None:
@@ -282,7 +282,7 @@ def _compile_result(
         if result.structured is UNSET:
             raise OutputError("a ToolResult without structured content, although an output schema is declared")
         structured = Raw(encode(result.structured))
-        return replace(result, structured=structured, wrap=wrap, text_copy=text_copy)
+        return replace(result, structured=structured, wrap=empty.wrap, text_copy=empty.text_copy)
 
     return output.schema, to_result
 
@@ -312,18 +312,18 @@ def _without_input_required(returns: Any) -> Any:
 def shape_unstructured(value: Any) -> ToolResult:
     """A value without an output schema, as content."""
     if isinstance(value, str):
-        return ToolResult(content=(_text(value),))
+        return replace(EMPTY_RESULT, content=(_text(value),))
     if isinstance(value, ToolResult):
         return _complete(value)
     if isinstance(value, CONTENT_TYPES):
-        return ToolResult(content=(value,))  # type: ignore[arg-type]
+        return replace(EMPTY_RESULT, content=(value,))
     if value is None:
-        return ToolResult(content=(Text(""),))  # some clients need at least one item
+        return replace(EMPTY_RESULT, content=(Text(""),))  # some clients need at least one item
     if isinstance(value, (list, tuple)) and value and any(isinstance(item, CONTENT_TYPES) for item in value):
-        return ToolResult(content=tuple(_as_content(item) for item in value))
+        return replace(EMPTY_RESULT, content=tuple(_as_content(item) for item in value))
     if _is_wire_result(value):
         return _wire_result(value)
-    return ToolResult(content=(_as_content(value),))
+    return replace(EMPTY_RESULT, content=(_as_content(value),))
 
 
 def shape_as_text(value: Any) -> ToolResult:
