@@ -1,4 +1,4 @@
-"""FastMCP's names: its server on Dovetail's, and all that its modules offer."""
+"""FastMCP's server on Dovetail's, and all that FastMCP's modules offer."""
 
 import contextlib
 import inspect
@@ -7,36 +7,32 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 import dovetail
 from dovetail import registry
 from dovetail.compat import no_equal
-from dovetail.compat.fastmcp_auth import PAGE, AccessToken, AuthContext, TokenVerifier, run_auth_checks
+from dovetail.compat.fastmcp_auth import AuthContext, run_auth_checks
 from dovetail.compat.fastmcp_components import (
     Component,
-    Namespace,
     Prompt,
     Resource,
-    ResourceSecurity,
     Tool,
-    ToolTransform,
-    Transform,
     Visibility,
     component,
-    functions_below,
-    native_transform,
-    peer_result,
+    peer_tool,
     resource_function,
 )
-from dovetail.compat.fastmcp_context import Client, Context, fitting
+from dovetail.compat.fastmcp_context import PAGE, Client, Context, fitting
+from dovetail.compat.shared import AccessToken
 from dovetail.protocol.session import EVERYTHING, VisibilityRule
 from dovetail.protocol.uri_template import UriTemplate
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import qualified_name
+from dovetail.registry.registration import TaskConfig as NativeTaskConfig
 from dovetail.registry.tools import compile_tool
 from dovetail.registry.visibility import texts
 from dovetail.server import Server
@@ -44,52 +40,52 @@ from dovetail.server import Server
 __path__: list[str] = []
 log = logging.getLogger("dovetail.compat")
 UI_TYPE = "text/html;profile=mcp-app"
-NO_STORE = "values are in the state of the server: run(state=…)"
+DECLARED = ("tools", "resources", "prompts")
+# Keywords of FastMCP(…) by Dovetail's names, with what their values become:
+OPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    **{name: (name, lambda value: value) for name in ("icons", "website_url", "lifespan", "mask_error_details")},
+    "version": ("version", str),
+    "list_page_size": ("page_size", int),
+    "cache_ttl": ("ttl_ms", lambda seconds: int(seconds * 1000)),
+    "cache_scope": ("cache_scope", str),
+    "client_log_level": ("log_level", str),
+    "experimental_capabilities": ("experimental", dict),
+    "strict_input_validation": ("lenient_arguments", lambda is_strict: not is_strict),
+}
+REFUSED = {
+    "request_state_security": "DOVETAIL_SECRET seals the state of all workers",
+    "resource_security": "name the variables that are not screened, in ResourceSecurity(exempt_params=) of a resource",
+    "session_state_store": "values are in the state of the server: run(state=…)",
+}
 
 
 class FastMCP(Server):
     """FastMCP's server, with its defaults."""
 
     def __init__(
-        self, name: str | None = None, instructions: str | None = None, *,
-        version: Any = None, website_url: str | None = None, icons: Any = None, auth: Any = None,
+        self, name: str | None = None, instructions: str | None = None, *, auth: Any = None,
         middleware: Sequence[Any] | None = None, providers: Sequence[Any] | None = None,
-        transforms: Sequence[Transform] | None = None, lifespan: Any = None, tools: Sequence[Any] | None = None,
-        on_duplicate: str | None = None, mask_error_details: bool | None = None, dereference_schemas: bool = True,
-        strict_input_validation: bool | None = None, list_page_size: int | None = None,
-        resource_security: Any = NotImplemented, request_state_security: Any = None, cache_ttl: float | None = None,
-        cache_scope: Any = None, tasks: bool | None = None, session_state_store: Any = None,
-        client_log_level: Any = None, experimental_capabilities: Any = None,
+        transforms: Sequence[Any] | None = None, tools: Sequence[Any] | None = None, on_duplicate: str | None = None,
+        tasks: bool | None = None, dereference_schemas: bool = True, **more: Any,
     ) -> None:  # fmt: skip
         del dereference_schemas
-        if session_state_store is not None and type(session_state_store).__name__ != "MemoryStore":
-            raise no_equal("FastMCP(session_state_store=)", PAGE, NO_STORE)
-        if request_state_security is not None:
-            raise no_equal("FastMCP(request_state_security=)", PAGE, "DOVETAIL_SECRET seals the state of all workers")
-        if resource_security is not NotImplemented:
-            reason = "name the variables that are not screened: @mcp.resource(…, security=ResourceSecurity(exempt_params=…))"
-            raise no_equal("FastMCP(resource_security=)", PAGE, reason)
-        given = {
-            "instructions": instructions, "version": None if version is None else str(version), "icons": icons,
-            "website_url": website_url, "lifespan": lifespan, "mask_error_details": mask_error_details,
-            "page_size": list_page_size, "ttl_ms": None if cache_ttl is None else int(cache_ttl * 1000),
-            "cache_scope": cache_scope, "log_level": client_log_level, "experimental": experimental_capabilities,
-            "lenient_arguments": None if strict_input_validation is None else not strict_input_validation,
-        }  # fmt: skip
-        options: Any = {key: value for key, value in given.items() if value is not None}
-        declared = ("tools", "resources", "prompts")
-        super().__init__(name or f"FastMCP-{secrets.token_hex(2)}", output="both", declare=declared, **options)
+        options: dict[str, Any] = {} if instructions is None else {"instructions": instructions}
+        for key, value in more.items():
+            if key in REFUSED and type(value).__name__ != "MemoryStore":
+                raise no_equal(f"FastMCP({key}=)", PAGE, REFUSED[key])
+            if key not in REFUSED and key not in OPTIONS:
+                raise TypeError(f"FastMCP() got an unexpected keyword argument {key!r}")
+            if key in OPTIONS and value is not None:
+                options[OPTIONS[key][0]] = OPTIONS[key][1](value)
+        super().__init__(name or f"FastMCP-{secrets.token_hex(2)}", declare=DECLARED, **options)
         self.engine.context_class = type("Context", (Context,), {"fastmcp": self})
-        self.on_duplicate, self._tasks = on_duplicate or "warn", bool(tasks)
-        self.auth = auth
+        self.on_duplicate, self._tasks, self.auth = on_duplicate or "warn", bool(tasks), auth
         if auth is not None:
             auth.server = self
-        self._changes: list[Callable[[Any], Any]] = []  # of transforms and stock middleware
-        self.trusts_caller = False  # on stdio, where the caller is the user of this machine
-        for add, listed in (
-            (self.add_transform, transforms), (self.add_middleware, middleware), (self.add_provider, providers),
-            (self.add_tool, tools),
-        ):  # fmt: skip
+        self.trusts_caller = False  # on stdio, where it is the user of this machine
+        self._changes: list[Callable[[Any], Any]] = []  # of what is registered
+        added = {self.add_transform: transforms, self.add_middleware: middleware, self.add_provider: providers}
+        for add, listed in {**added, self.add_tool: tools}.items():
             for each in listed or ():
                 add(each)
 
@@ -101,160 +97,140 @@ class FastMCP(Server):
     def instructions(self) -> str | None:
         return self.engine.options.instructions
 
-    @property
-    def version(self) -> str:
-        return self.engine.info.version
-
     # ── registration ──
 
     def tool(self, given: Any = None, **options: Any) -> Any:
-        """A decorator, bare or with options; or with the function as its first argument."""
+        """Register a function as a tool; a decorator, or `tool(function, …)`."""
         return self._register(Tool, given, options)
 
     def prompt(self, given: Any = None, **options: Any) -> Any:
         return self._register(Prompt, given, options)
 
-    def resource(self, uri: str, **options: Any) -> Any:  # type: ignore[override]
+    def resource(self, uri: str, **options: Any) -> Any:
         if not isinstance(uri, str):
-            raise TypeError("@resource needs the URI: use @resource('scheme://path')")
+            raise TypeError('@resource needs the URI: write @resource("scheme://path")')
         return self._register(Resource, None, {**options, "uri": uri})
 
-    def _register(self, kind: type[Component], given: Any, options: dict[str, Any]) -> Any:
+    def _register(self, kind: type[Component], given: Any, options: Mapping[str, Any]) -> Any:
         def register(function: Any) -> Any:
-            self._add(kind.from_function(function, **options))
+            self.add_component(kind(function, **options))
             return function
 
         if isinstance(given, str):
             options = {**options, "name": given}
         return register(given) if callable(given) else register
 
-    def add_tool(self, tool: Any, **options: Any) -> Any:  # type: ignore[override]
-        return self._add(Tool(tool, **options) if options else component(tool, Tool))
+    def add_tool(self, tool: Any) -> Component:  # type: ignore[override]
+        return self.add_component(component(tool, Tool))
 
-    def add_prompt(self, prompt: Any) -> Any:  # type: ignore[override]
-        return self._add(component(prompt, Prompt))
+    def add_prompt(self, prompt: Any) -> Component:  # type: ignore[override]
+        return self.add_component(component(prompt, Prompt))
 
-    def add_resource(self, resource: Any) -> Any:  # type: ignore[override]
-        return self._add(component(resource, Resource))
+    def add_resource(self, resource: Any) -> Component:  # type: ignore[override]
+        return self.add_component(component(resource, Resource))
 
     add_template = add_resource
 
-    def _add(self, given: Component) -> Component:
+    def add_component(self, given: Component) -> Component:
         options = {key: value for key, value in given.options.items() if value is not None}
-        checks, version, app = (options.pop(name, None) for name in ("auth", "version", "app"))
-        options.pop("enabled", None)
+        checks, version, app, _ = (options.pop(key, None) for key in ("auth", "version", "app", "enabled"))
         if checks:
-            options["authorize"] = self._authorize(given, checks)
-        extra = {"ui": app_meta(app)} if app else {}
-        extra |= {} if version is None else {"fastmcp": {"version": str(version)}}
-        if extra:
-            options["meta"] = {**(options.get("meta") or {}), **extra}
+            options["authorize"] = partial(self.may_use, checks, given)
+        meta = {"ui": app} if app else {}
+        meta |= {} if version is None else {"fastmcp": {"version": str(version)}}
+        if meta:
+            options["meta"] = {**(options.get("meta") or {}), **meta}
         catalog, item = getattr(self, f"_compile_{given.kind}")(given, options)
-        key = self._key(item)
-        known = catalog.find(key, EVERYTHING)
-        if known is None:
-            pass
-        elif version is not None and (known.definition.meta or {}).get("fastmcp") != extra["fastmcp"]:
-            raise no_equal(f"version={version!r} beside another one of {key!r}", PAGE, "a component has one version")
-        elif self.on_duplicate == "error":
-            raise ValueError(f"{catalog.noun.capitalize()} already exists: {key}")
-        elif self.on_duplicate == "ignore":
-            return given
-        else:
-            if self.on_duplicate == "warn":
-                log.warning("%s %s already exists; the new one replaces it", catalog.noun, key)
-            catalog.remove(key)
-        where = qualified_name(given.fn)
         for change in self._changes:
             item = change(item)
-        if given.kind == "resource":
+        known = catalog.find(_key(item), EVERYTHING)
+        if known is not None and version is not None:
+            raise no_equal(f"version={version!r} of {_key(item)}, which is there already", PAGE, "each has one version")
+        if known is not None and self.on_duplicate == "error":
+            raise ValueError(f"{catalog.noun} already exists: {_key(item)}")
+        if known is not None and self.on_duplicate != "ignore":
+            if self.on_duplicate == "warn":
+                log.warning("%s %s already exists; the new one takes its place", catalog.noun, _key(item))
+            catalog.remove(_key(item))
+        if known is None or self.on_duplicate != "ignore":
+            self._add_item(catalog, item, qualified_name(given.fn))
+        return given
+
+    def _add_item(self, catalog: Catalog[Any], item: Any, where: str) -> None:
+        if hasattr(item, "uri"):
             self.engine.resources.add(item, where=where)
         else:
             catalog.add(item.name, item, where=where)
-        return given
 
     def _compile_tool(self, given: Component, options: dict[str, Any]) -> tuple[Catalog[Any], Any]:
         if options.pop("run_in_thread", True) is False and not inspect.iscoroutinefunction(given.fn):
             options["thread"] = False
-        if "output_schema" in given.options and given.options["output_schema"] is None:
+        returns = inspect.signature(given.fn).return_annotation
+        if ("output_schema" in given.options and not given.options["output_schema"]) or returns in (list, tuple):
             options["output"] = "text"
-        if inspect.signature(given.fn).return_annotation in (list, tuple, "list", "tuple"):
-            options["output"] = "text"  # the peer describes none without the type of its items
-        if task := task_config(options.pop("task", self._tasks)):
+        if task := _task(options.pop("task", self._tasks)):
             options["task"] = task
-        options = {"title": given.name.replace("_", " ").replace("-", " ").title(), **options}
-        lenient = self.engine.options.lenient_arguments
-        tool = compile_tool(given.fn, options, injectable=dovetail.Context, output="both", lenient=lenient)  # type: ignore[arg-type]
-        return self.engine.tools, peer_result(tool)
+        shown = {"output": "both", "title": given.name.replace("_", " ").replace("-", " ").title()}
+        lenient: Any = {"injectable": dovetail.Context, "lenient": self.engine.options.lenient_arguments}
+        return self.engine.tools, peer_tool(compile_tool(given.fn, {**shown, **options}, **lenient))  # type: ignore[typeddict-item]
 
     def _compile_prompt(self, given: Component, options: dict[str, Any]) -> tuple[Catalog[Any], Any]:
         compiled = registry.prompts.compile_prompt(given.fn, options, injectable=dovetail.Context)  # type: ignore[arg-type]
         return self.engine.prompts, compiled
 
-    def _compile_resource(self, given: Any, options: dict[str, Any]) -> tuple[Catalog[Any], Any]:
-        uri = given.uri
-        security = options.pop("security", None)
+    def _compile_resource(self, given: Resource, options: dict[str, Any]) -> tuple[Catalog[Any], Any]:
         if "security" in given.options:
-            variables = UriTemplate(uri).variables if security is None else security.exempt_params
-            if security is not None and msgspec.structs.replace(security, exempt_params=frozenset()) != ResourceSecurity():
-                raise no_equal("ResourceSecurity(reject_…=False)", PAGE, "name the variables in exempt_params=")
-            options["unsafe"] = sorted(variables)
-        options = {"mime_type": UI_TYPE if uri.startswith("ui://") else "text/plain", **options}
+            security = options.pop("security", None)
+            options["unsafe"] = UriTemplate(given.uri).variables if security is None else sorted(security.exempt_params)
+        options = {"mime_type": UI_TYPE if given.uri.startswith("ui://") else "text/plain", **options}
         function = resource_function(given.fn)
-        item = registry.resources.compile_resource(uri, function, options, injectable=dovetail.Context)  # type: ignore[arg-type]
-        is_template = isinstance(item, registry.resources.Template)
-        return self.engine.resources.templates if is_template else self.engine.resources.direct, item
+        item = registry.resources.compile_resource(given.uri, function, options, injectable=dovetail.Context)  # type: ignore[arg-type]
+        resources = self.engine.resources
+        return resources.templates if isinstance(item, registry.resources.Template) else resources.direct, item
 
-    def _authorize(self, given: Component, checks: Any) -> Callable[[Any], Any]:
-        async def authorize(principal: Any) -> bool:
-            if principal is None and self.trusts_caller:
-                return True
-            return await run_auth_checks(checks, AuthContext(AccessToken.of(principal), given))
+    async def may_use(self, checks: Any, given: Any, principal: Any) -> bool:
+        """Whether the checks let a caller use a component."""
+        if principal is None and self.trusts_caller:
+            return True
+        token = None if principal is None else AccessToken.from_principal(principal)
+        return await run_auth_checks(checks, AuthContext(token, given))
 
-        return authorize
+    # ── changes of what is registered ──
 
-    @staticmethod
-    def _key(item: Any) -> str:
-        return str(item.uri if hasattr(item, "uri") else item.name)
-
-    # ── changes ──
+    @property
+    def _catalogs(self) -> tuple[Catalog[Any], ...]:
+        resources = self.engine.resources
+        return self.engine.tools, self.engine.prompts, resources.direct, resources.templates
 
     def change_items(self, change: Callable[[Any], Any]) -> None:
-        """Change all that this server has itself, now and later."""
+        """Change what this server itself has, now and later."""
         self._changes.append(change)
-        resources = self.engine.resources
-        for catalog in (self.engine.tools, self.engine.prompts, resources.direct, resources.templates):
+        for catalog in self._catalogs:
             for item in catalog.registered.items:
-                if (changed := change(item)) is item:
-                    continue
-                if self._key(changed) == self._key(item):
-                    catalog.replace(self._key(item), changed)  # type: ignore[arg-type]
-                else:
-                    catalog.remove(self._key(item))
-                    add: Any = resources.add if catalog in (resources.direct, resources.templates) else None
-                    add(changed) if add else catalog.add(self._key(changed), changed)  # type: ignore[arg-type]
+                if (new := change(item)) is not item:
+                    catalog.remove(_key(item))
+                    self._add_item(catalog, new, "add_transform")
 
-    def add_transform(self, transform: Transform) -> None:
+    def add_transform(self, transform: Any) -> None:
         if isinstance(transform, Visibility):
-            (self.enable if transform.enabled else self.disable)(**transform.chosen)
+            self._choose(transform.enabled, transform.chosen)
         elif self.engine.mounts is not None:
             raise no_equal("add_transform beside mounted servers", PAGE, "mount(…, transforms=) changes their tools")
         else:
-            self.change_items(partial(transform.apply, where="add_transform"))
+            self.change_items(transform.apply)
 
-    def disable(self, **chosen: Any) -> None:  # type: ignore[override]
-        self._choose(False, fitting(chosen))
+    def disable(self, **chosen: Any) -> None:
+        self._choose(False, chosen)
 
-    def enable(self, *, only: bool = False, **chosen: Any) -> None:  # type: ignore[override]
-        self._choose(True, fitting(chosen), only)
+    def enable(self, *, only: bool = False, **chosen: Any) -> None:
+        self._choose(True, chosen, only)
 
     def _choose(self, enabled: bool, chosen: Mapping[str, Any], only: bool = False) -> None:
-        """As the peer does, also before anything is registered that has these names and tags."""
-        tags, names = (texts(chosen.get(each, ()), f"enable, disable: {each}") for each in ("tags", "names"))
-        rules = (VisibilityRule(enabled, tags, names),)
-        resources = self.engine.resources
-        for catalog in (self.engine.tools, self.engine.prompts, resources.direct, resources.templates):
-            catalog.set_visibility((VisibilityRule(False), *rules) if only else rules)
+        """Unlike Dovetail's own, also before anything has these names or tags."""
+        given = fitting(chosen)
+        rule = VisibilityRule(enabled, *(texts(given.get(each, ()), f"{each} of enable, disable") for each in ("tags", "names")))
+        for catalog in self._catalogs:
+            catalog.set_visibility((VisibilityRule(False), rule) if only else (rule,))
 
     def add_middleware(self, middleware: Any) -> None:
         middleware.attach(self)
@@ -267,11 +243,10 @@ class FastMCP(Server):
 
     def mount(  # type: ignore[override]
         self, server: Any, namespace: str | None = None, tool_names: Mapping[str, str] | None = None, *,
-        prefix: str | None = None, **options: Any,
+        prefix: str | None = None, transforms: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         renames = {own: registry.transforms.ToolTransform(name=name) for own, name in (tool_names or {}).items()}
-        options = {"transforms": renames} | options if renames else options
-        super().mount(server, namespace or prefix or None, **options)
+        super().mount(server, namespace or prefix or None, transforms={**renames, **(transforms or {})})
         for path, route in getattr(server, "_routes", {}).items():
             self._routes.setdefault(path, route)
 
@@ -282,7 +257,7 @@ class FastMCP(Server):
         provider.attach(self, namespace or None)
 
     def attach(self, server: "FastMCP", namespace: str | None) -> None:
-        """As a provider of another server."""
+        """Be a provider of another server."""
         server.mount(self, namespace)
 
     @classmethod
@@ -291,44 +266,39 @@ class FastMCP(Server):
 
     @classmethod
     def from_openapi(
-        cls, openapi_spec: Mapping[str, Any], client: Any = None, name: str = "OpenAPI Server", *,
-        mcp_names: Mapping[str, str] | None = None, validate_output: bool = True, **settings: Any,
-    ) -> "FastMCP":  # fmt: skip
-        """The operations as tools; of the client its base URL and headers."""
-        del validate_output
-        options: dict[str, Any] = {"names": mcp_names} if mcp_names else {}
+        cls, openapi_spec: Mapping[str, Any], client: Any = None, name: str = "OpenAPI Server", **settings: Any
+    ) -> "FastMCP":
+        """The operations as tools; of the client its base URL, and a bearer token among its headers."""
+        options: dict[str, Any] = {}
         if client is not None:
-            options["base_url"] = str(client.base_url) or None
-            options["auth"] = client.headers.get("authorization", "").removeprefix("Bearer ") or None
+            token = client.headers.get("authorization", "").removeprefix("Bearer ")
+            options = {"base_url": str(client.base_url) or None, "auth": token or None}
         return cls._of_api(partial(dovetail.OpenApi, openapi_spec, **options), name, settings)
 
     @classmethod
-    def from_fastapi(
-        cls, app: Any, name: str | None = None, *, mcp_names: Mapping[str, str] | None = None, **settings: Any
-    ) -> "FastMCP":
-        options: dict[str, Any] = {"names": mcp_names} if mcp_names else {}
-        return cls._of_api(partial(dovetail.OpenApi.from_app, app, **options), name or app.title, settings)
+    def from_fastapi(cls, app: Any, name: str | None = None, **settings: Any) -> "FastMCP":
+        return cls._of_api(partial(dovetail.OpenApi.from_app, app), name or app.title, settings)
 
     @classmethod
-    def _of_api(cls, make: Callable[[], Server], name: str, settings: dict[str, Any]) -> "FastMCP":
+    def _of_api(cls, make: Callable[..., Server], name: str, settings: dict[str, Any]) -> "FastMCP":
+        names = {"names": given} if (given := settings.pop("mcp_names", None)) else {}
+        settings.pop("validate_output", None)
         for each in ("route_maps", "route_map_fn", "mcp_component_fn", "httpx_client_kwargs", "tags"):
             if settings.pop(each, None) is not None:
-                raise no_equal(f"{each}= of from_openapi and from_fastapi", PAGE, "OpenApi(only=…, names=…) chooses")
+                raise no_equal(f"{each}= of from_openapi and from_fastapi", PAGE, "OpenApi(…, only=, names=) chooses")
         server = cls(name, **settings)
-        server.mount(make())
+        server.mount(make(**names))
         return server
 
     # ── serving ──
 
     def run(self, transport: Any = None, show_banner: bool | None = None, **options: Any) -> None:
         del show_banner
-        name = transport or "stdio"
-        super().run(name, **self._bound(name, options))
+        super().run(transport or "stdio", **self._run_options(transport, options))
 
     async def run_async(self, transport: Any = None, show_banner: bool | None = None, **options: Any) -> None:
         del show_banner
-        name = transport or "stdio"
-        await super().run_async(name, **self._bound(name, options))
+        await super().run_async(transport or "stdio", **self._run_options(transport, options))
 
     async def run_stdio_async(self, show_banner: bool | None = None, **options: Any) -> None:
         await self.run_async("stdio", show_banner, **options)
@@ -336,18 +306,17 @@ class FastMCP(Server):
     async def run_http_async(self, show_banner: bool | None = None, transport: Any = "http", **options: Any) -> None:
         await self.run_async(transport, show_banner, **options)
 
-    def _bound(self, transport: str, options: dict[str, Any]) -> Any:
-        """Options as Dovetail has them; over HTTP with the server's auth=, on stdio its user is trusted."""
+    def _run_options(self, transport: str | None, options: dict[str, Any]) -> Any:
         if (level := options.pop("log_level", None)) is not None:
             logging.getLogger().setLevel(str(level).upper())
-        if transport == "stdio":
+        if transport in (None, "stdio"):
             self.trusts_caller = True
-            return {key: options[key] for key in options.keys() & {"state"}}
+            return {key: value for key, value in options.items() if key == "state"}
         if options.pop("middleware", None):
-            raise no_equal("run(middleware=)", PAGE, "serve http_app(middleware=…) by a server of its own")
-        return self._http(options)
+            raise no_equal("run(middleware=)", PAGE, "serve http_app(middleware=…) with a server of its own")
+        return self._http_options(options)
 
-    def _http(self, given: dict[str, Any]) -> Any:
+    def _http_options(self, given: dict[str, Any]) -> Any:
         renamed = {"stateless_http": "stateless", "session_idle_timeout": "session_timeout"}
         options = {renamed.get(key, key): value for key, value in given.items() if value is not None}
         for key in ("json_response", "event_store", "retry_interval", "uvicorn_config"):
@@ -355,32 +324,24 @@ class FastMCP(Server):
         if options.pop("host_origin_protection", True) is False:
             raise no_equal("host_origin_protection=False", PAGE, "allowed_hosts= and allowed_origins= name who may call")
         if self.auth is not None and self.engine.options.auth is None:
-            auth = self.auth.auth(options.get("path", "/mcp"))
-            self.engine.options = msgspec.structs.replace(self.engine.options, auth=auth)
+            auth = self.auth.auth(options.get("path", "/mcp").rstrip("/"))
+            self.engine.options = replace(self.engine.options, auth=auth)
         return options
 
     def http_app(self, path: str | None = None, middleware: Any = None, transport: str = "http", **options: Any) -> Any:
-        """The ASGI app, in Starlette's middleware."""
+        """The ASGI app, inside of Starlette's middleware."""
         del transport
-        app = self.asgi(**self._http({"path": path, **options}))
-        return HostedApp(app, middleware or ())
+        return HostedApp(self.asgi(**self._http_options({"path": path, **options})), middleware or ())
 
-    def sse_app(self, path: str | None = None, **options: Any) -> Any:
-        del path
-        return self.http_app(**options)
+    # ── what it offers ──
 
-    # ── what there is ──
-
-    async def list_tools(self) -> list[Any]:
+    async def list_tools(self) -> Sequence[Any]:
         return [each.definition for each in self.engine.tools.snapshot.items]
 
-    async def list_resources(self) -> list[Any]:
+    async def list_resources(self) -> Sequence[Any]:
         return [each.definition for each in self.engine.resources.direct.snapshot.items]
 
-    async def list_resource_templates(self) -> list[Any]:
-        return [each.definition for each in self.engine.resources.templates.snapshot.items]
-
-    async def list_prompts(self) -> list[Any]:
+    async def list_prompts(self) -> Sequence[Any]:
         return [each.definition for each in self.engine.prompts.snapshot.items]
 
     async def call_tool(self, name: str, arguments: Any = None) -> Any:
@@ -388,8 +349,12 @@ class FastMCP(Server):
             return await client.call_tool(name, arguments)
 
 
+def _key(item: Any) -> str:
+    return str(item.uri if hasattr(item, "uri") else item.name)
+
+
 class HostedApp:
-    """An ASGI app and its lifespan, for a host."""
+    """An ASGI app, and its lifespan for a host."""
 
     def __init__(self, app: Any, middleware: Sequence[Any]) -> None:
         self.app = self._outermost = app
@@ -405,7 +370,7 @@ class HostedApp:
 
 
 class TasksExtension:
-    """Tasks are a part of Dovetail."""
+    """Nothing: tasks are a part of Dovetail."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -416,82 +381,52 @@ class TaskConfig(msgspec.Struct, frozen=True, kw_only=True):
     poll_interval: Any = None
 
 
-def task_config(given: Any) -> Any:
+def _task(given: Any) -> Any:
     if not isinstance(given, TaskConfig):
         return given
-    if given.mode == "forbidden":
-        return False
-    interval = given.poll_interval
-    seconds = {} if interval is None else {"poll_interval": getattr(interval, "total_seconds", lambda: interval)()}
-    return dovetail.TaskConfig(mode=given.mode, **seconds)  # type: ignore[arg-type]
+    interval = getattr(given.poll_interval, "total_seconds", lambda: given.poll_interval)()
+    seconds = {} if interval is None else {"poll_interval": interval}
+    return given.mode != "forbidden" and NativeTaskConfig(mode=given.mode, **seconds)  # type: ignore[arg-type]
 
 
-def app_meta(app: Any) -> Any:
-    return True if app is True else msgspec.to_builtins(app)
+class ResourceSecurity(msgspec.Struct, frozen=True, kw_only=True):
+    """The variables of a template that are not screened."""
+
+    exempt_params: Any = frozenset()
+
+
+def AppConfig(**fields: Any) -> dict[str, Any]:  # noqa: N802
+    """Settings of a view, in the words of the protocol."""
+    words = {name: name.split("_") for name, value in fields.items() if value is not None}
+    return {first + "".join(map(str.title, rest)): fields[name] for name, (first, *rest) in words.items()}
+
+
+ResourceCSP = ResourcePermissions = AppConfig
 
 
 def create_proxy(target: Any, *, mode: str | None = None, name: str | None = None, **settings: Any) -> FastMCP:
-    """A server of what another one offers."""
+    """A server that offers what others do: a URL, a command, a server of this process, or those of an `mcp.json`."""
     server = FastMCP(name, **settings)
-    version = {"protocol_version": mode} if mode and mode[:2] == "20" else {}
-    for part in backends(target):
-        own = {} if isinstance(target, Server) else version
-        server.mount(part if isinstance(part, Server) else dovetail.Proxy(part, **own))
+    if isinstance(target, Mapping) and "mcpServers" in target:
+        parts: list[Any] = list(dovetail.Proxy.from_config(target).values())
+    else:
+        version = {"protocol_version": mode} if mode is not None and mode[:2] == "20" else {}
+        parts = [target if isinstance(target, Server) else dovetail.Proxy(target, **version)]
+    for each in parts:
+        server.mount(each)
     return server
 
 
-class FastMCPProvider:
-    """A server among the providers of another one."""
-
-    def __init__(self, server: Any) -> None:
-        self.server = server
-        self._transforms: list[Transform] = []
-
-    def add_transform(self, transform: Transform) -> None:
-        self._transforms.append(transform)
-
-    def attach(self, server: FastMCP, namespace: str | None) -> None:
-        changes: dict[str, Any] = {}
-        for each in self._transforms:
-            if isinstance(each, Namespace):
-                namespace = each.prefix
-            elif isinstance(each, ToolTransform):
-                prefix = f"{namespace}_" if namespace else ""
-                changes |= {name.removeprefix(prefix): native_transform(config) for name, config in each.transforms.items()}
-            else:
-                raise no_equal(f"a provider's {type(each).__name__}", PAGE)
-        server.mount(self.server, namespace, transforms=changes)
+def NpxStdioTransport(package: str, args: Sequence[str] | None = None, **_: Any) -> list[str]:  # noqa: N802
+    return ["npx", "-y", package, *(args or ())]
 
 
-class FileSystemProvider:
-    """The functions of the standalone decorators in a folder."""
-
-    def __init__(self, root: Any = ".", reload: bool = False) -> None:
-        del reload
-        self.root = Path(root)
-
-    def attach(self, server: FastMCP, namespace: str | None) -> None:
-        inner = server if namespace is None else FastMCP()
-        for each in functions_below(self.root):
-            inner._add(component(each, Tool))
-        if namespace is not None:
-            server.mount(inner, namespace)
-
-
-class SkillsDirectoryProvider:
-    def __init__(self, roots: Any, reload: bool = False, **others: Any) -> None:
-        if others.pop("experimental_skills", None) or others:
-            raise no_equal(f"SkillsDirectoryProvider({', '.join(others) or 'experimental_skills'}=)", PAGE)
-        self.roots = [Path(each) for each in (roots if isinstance(roots, list | tuple) else [roots])]
-
-    def attach(self, server: FastMCP, namespace: str | None) -> None:
-        for root in self.roots:
-            if root.is_dir():
-                server.add_skills(root)
+def UvxStdioTransport(tool_name: str, tool_args: Sequence[str] | None = None, **_: Any) -> list[str]:  # noqa: N802
+    return ["uvx", tool_name, *(tool_args or ())]
 
 
 class Lifespan:
-    """An async generator function; two are combined by `|`, and so are the dicts that they yield."""
+    """Async generator functions, or context managers, one inside of the other; the dicts they yield become one."""
 
     def __init__(self, *functions: Any) -> None:
         self._functions = functions
@@ -501,54 +436,66 @@ class Lifespan:
         async with contextlib.AsyncExitStack() as stack:
             merged: dict[str, Any] = {}
             for each in self._functions:
-                is_generator = inspect.isasyncgenfunction(each)
-                enter = contextlib.asynccontextmanager(each) if is_generator else each
+                enter = contextlib.asynccontextmanager(each) if inspect.isasyncgenfunction(each) else each
                 merged |= await stack.enter_async_context(enter(server)) or {}
             yield merged
 
     def __or__(self, other: Any) -> "Lifespan":
-        more = other._functions if isinstance(other, Lifespan) else (other,)
-        return Lifespan(*self._functions, *more)
+        return Lifespan(*self._functions, other)
 
 
-lifespan = ContextManagerLifespan = Lifespan
+lifespan = ContextManagerLifespan = combine_lifespans = Lifespan
 
 
-def combine_lifespans(*lifespans: Any) -> Lifespan:
-    return Lifespan(*lifespans)
+class Settings(msgspec.Struct):
+    """`fastmcp.settings`: what of it can be set has its place in Dovetail's options and DOVETAIL_… variables."""
+
+    log_level: str = "INFO"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    mask_error_details: bool = True
 
 
-def backends(target: Any) -> list[Any]:
-    """What a proxy's target names: a server, or all of an `mcp.json`."""
-    if isinstance(target, Mapping) and "mcpServers" in target:
-        return list(dovetail.Proxy.from_config(target).values())
-    return [getattr(target, "command", target)]
+settings = Settings()
 
-
-# ── all names ──
+# ── names ──
 
 MODULES = frozenset(
-    "apps auth authorization azure auth0 aws base caching client clerk context debug dependencies discord elicitation "
-    "error_handling event_store exceptions extensions fastmcp_provider filesystem function_prompt function_tool github "
-    "google http huggingface introspection jwt keycloak lifespan local_provider logging low_level middleware "
-    "namespace oauth oauth_proxy oidc_proxy openapi ping prompts providers proxy rate_limiting resource resources "
-    "response_limiting scalekit security server sessions settings skills supabase tasks telemetry template timing "
-    "tool tool_transform tools transforms transports types utilities visibility workos".split()
+    "apps auth auth0 authorization aws azure base caching client clerk completions context debug dependencies discord "
+    "elicitation error_handling event_store exceptions experimental extension extensions fastmcp_provider filesystem "
+    "function_parsing function_prompt function_resource function_tool github google http huggingface introspection jwt "
+    "keycloak lifespan local_provider logging low_level middleware namespace oauth_proxy oci oidc_proxy openapi "
+    "ping prompt prompts providers proxy rate_limiting resource resources response_limiting scalekit search security "
+    "server sessions settings skills stdio supabase tasks telemetry template timing tool tool_transform tools transforms "
+    "transports types utilities versions visibility workos code_mode".split()
 )
-HERE = ("auth", "components", "context", "middleware")
-OTHERS = {
-    "ToolError": "dovetail", "Image": "dovetail", "Audio": "dovetail", "CallToolResult": "dovetail",
+LocalProvider = FastMCP
+MISSING = {
+    **dict.fromkeys(("FastMCPApp", "Approval", "Choice", "FileUpload", "FormInput", "GenerativeUI"), "views are HTML: add_ui"),
+    **dict.fromkeys(("CodeMode", "GetSchemas", "GetTags", "ListTools", "MontySandboxProvider", "Search"), "tool_search="),
+    **dict.fromkeys(("BM25SearchTransform", "RegexSearchTransform"), "FastMCP's tools of a search; write tool_search=True"),
+    **dict.fromkeys(("PromptsAsTools", "ResourcesAsTools"), "clients have methods for these"),
+    **dict.fromkeys(("VersionFilter", "VersionSpec"), "a component has one version"),
+    **dict.fromkeys(("ServerExtension", "SkillsExtension"), "write an Extension of Dovetail"),
+    **dict.fromkeys(("SessionId", "SessionProvider", "get_session"), "ctx.state, or a Handle that a tool gives out"),
+    **dict.fromkeys(("ProxyProvider", "ProxyClient", "ProxyMetadataMiddleware", "FastMCPProxy"), "mount a Proxy"),
+    **dict.fromkeys(("CurrentDocket", "CurrentWorker"), "tasks run in the server's own workers"),
+    **dict.fromkeys(("OAuthProvider", "InMemoryOAuthProvider"), "an AuthServer is the authorization server"),
+    "EntraOBOToken": "`await ctx.upstream_token()` is the user's token",
+    "EventStore": "events are in the state of the server: run(state=…)",
+    "get_tracer": "get a tracer of OpenTelemetry",
+    "RSAKeyPair": "make keys by a library of yours",
 }
-MISSING: dict[str, str] = {}
+_HERE = ("components", "context", "auth", "middleware")
+_NATIVE = {"ToolError": "dovetail", "CallToolResult": "dovetail", "File": "dovetail", "get_access_token": "dovetail.compat.shared"}
 
 
 def __getattr__(name: str) -> Any:
-    for each in HERE:
-        module = import_module(f"dovetail.compat.fastmcp_{each}")
-        if name in vars(module):
-            return vars(module)[name]
-    if name in OTHERS:
-        return getattr(import_module(OTHERS[name]), name)
-    if name in MISSING:
-        raise no_equal(name, PAGE, MISSING[name])
-    raise AttributeError(f"module 'dovetail.compat.fastmcp' has no attribute {name!r}")
+    for each in (f"dovetail.compat.fastmcp_{part}" for part in _HERE):
+        if name in vars(import_module(each)):
+            return vars(import_module(each))[name]
+    if name in _NATIVE:
+        return getattr(import_module(_NATIVE[name]), name)
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise no_equal(f"fastmcp's {name}", PAGE, MISSING.get(name, ""))

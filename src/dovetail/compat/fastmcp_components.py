@@ -1,124 +1,145 @@
-"""FastMCP's tools, resources and prompts as objects, their results, transforms and providers."""
+"""FastMCP's tools, resources and prompts as objects, what their functions return, transforms and providers."""
 
 import functools
 import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from dovetail import registry
 from dovetail.compat import no_equal
-from dovetail.compat.fastmcp_auth import PAGE
-from dovetail.compat.fastmcp_context import ResourceContent, ResourceResult
-from dovetail.engine.current_context import get_context
+from dovetail.compat.fastmcp_context import PAGE, ResourceContent, ResourceResult
 from dovetail.engine.context import request_of
+from dovetail.engine.current_context import get_context
 from dovetail.protocol import results, types
-from dovetail.protocol.results import Shaper
 from dovetail.registry.functions import outermost
 from dovetail.registry.mounts import rename_uri
 from dovetail.registry.tools import Tool as CompiledTool
 from dovetail.registry.tools import shape_unstructured
-from dovetail.schema.encode import to_jsonable
+from dovetail.registry.transforms import ArgTransform as ArgTransform
+from dovetail.schema.encode import encode_json, to_jsonable
 
-MARK = "__fastmcp__"  # the attribute of functions of the standalone decorators: their kind and options
-NOT_SET: Any = object()
-
-
-# ── results ──
+MARK = "__fastmcp__"  # the attribute of functions that the standalone decorators have marked
 
 
-class _Call(type(types.Message)):  # type: ignore[misc]
-    """Classes whose constructors are FastMCP's, of structs that are Dovetail's."""
-
-    def __call__(cls, *args: Any, **named: Any) -> Any:
-        return super().__call__(**cls.fields(*args, **named))  # type: ignore[attr-defined]
+# ── what functions return ──
 
 
-class Message(types.Message, frozen=True, metaclass=_Call):
+def _constructor(fields: Callable[..., dict[str, Any]], base: type) -> Any:
+    """A metaclass of subclasses of a struct, whose constructor takes the peer's arguments."""
+    kind: Any = type(base)
+    return type(kind)("PeersArguments", (kind,), {"__call__": lambda cls, *a, **k: kind.__call__(cls, **fields(*a, **k))})
+
+
+def _message(content: Any, role: str = "user") -> dict[str, Any]:
+    return {"role": role, "content": content if isinstance(content, str) else blocks(content)[0]}
+
+
+def _prompt_result(messages: Any, description: str | None = None, meta: Any = None) -> dict[str, Any]:
+    listed = messages if isinstance(messages, list | tuple) else [messages]
+    made = [each if isinstance(each, types.Message) else Message(each) for each in listed]
+    return {"messages": made, "description": description, "meta": meta}
+
+
+def _tool_result(content: Any = None, structured_content: Any = None, meta: Any = None, is_error: bool = False) -> Any:
+    if content is None and structured_content is None:
+        raise ValueError("Either content or structured_content must be provided")
+    plain = UNSET if structured_content is None else to_jsonable(structured_content)
+    return {"content": blocks(plain if content is None else content), "structured": plain, "meta": meta, "is_error": is_error}
+
+
+def _media(path: Any = None, data: Any = None, format: Any = None, annotations: Any = None, name: Any = None) -> Any:
+    given = {"data": data, "path": path, "format": format, "annotations": annotations, "name": name}
+    return {key: each for key, each in given.items() if each is not None}
+
+
+class Message(types.Message, frozen=True, metaclass=_constructor(_message, types.Message)):
     """`Message(content, role="user")`."""
 
-    @staticmethod
-    def fields(content: Any, role: str = "user") -> dict[str, Any]:
-        return {"role": role, "content": content if isinstance(content, str) else shape_unstructured(content).content[0]}
 
-
-class PromptResult(results.PromptResult, frozen=True, metaclass=_Call):
-    """Messages with `meta`."""
-
+class PromptResult(results.PromptResult, frozen=True, metaclass=_constructor(_prompt_result, results.PromptResult)):
     meta: Mapping[str, Any] | None = None
 
-    @staticmethod
-    def fields(messages: Any, description: str | None = None, meta: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        listed = messages if isinstance(messages, list | tuple) else [messages]
-        made = [each if isinstance(each, types.Message) else Message(each) for each in listed]
-        return {"messages": made, "description": description, "meta": meta}
-
-    def encode(self, shaper: Shaper) -> bytes:
+    def encode(self, shaper: results.Shaper) -> bytes:
         encoded = super().encode(shaper)
-        if not self.meta:
-            return encoded
-        return msgspec.json.encode({**msgspec.json.decode(encoded), "_meta": self.meta})
+        return encode_json({**msgspec.json.decode(encoded), "_meta": self.meta}) if self.meta else encoded
 
 
-class ToolResult(results.ToolResult, frozen=True, kw_only=True, metaclass=_Call):
-    """`ToolResult(content, structured_content)`; without content that is the structured content as JSON."""
-
-    @staticmethod
-    def fields(
-        content: Any = None, structured_content: Any = None, meta: Mapping[str, Any] | None = None, is_error: bool = False
-    ) -> dict[str, Any]:
-        if content is None and structured_content is None:
-            raise ValueError("Either content or structured_content must be provided")
-        plain = None if structured_content is None else to_jsonable(structured_content)
-        shown = shape_unstructured(plain if content is None else content).content
-        fields = {"content": shown if content != [] else (), "meta": meta, "is_error": is_error}
-        return fields if plain is None else {**fields, "structured": plain}
+class ToolResult(results.ToolResult, frozen=True, kw_only=True, metaclass=_constructor(_tool_result, results.ToolResult)):
+    """`ToolResult(content, structured_content)`."""
 
 
-def peer_result(tool: CompiledTool) -> CompiledTool:
-    """The tool with FastMCP's results where nothing is declared: no content for None, structured content for a dict."""
-    to_result, has_schema = tool.to_result, tool.definition.output_schema is not None
+class Image(types.Image, frozen=True, metaclass=_constructor(_media, types.Image)):
+    """`Image(path)`, `Image(data=…, format="png")`."""
 
-    def convert(value: Any) -> results.ToolResult:
-        if has_schema:
-            return to_result(value)
-        if value is None:
-            return results.ToolResult(content=())
-        found = to_result(value)
-        is_plain = found.structured is msgspec.UNSET and not isinstance(value, str | results.ToolResult | list | tuple)
-        if is_plain and not isinstance(value, types.CONTENT_TYPES) and isinstance(plain := to_jsonable(value), dict):
-            return msgspec.structs.replace(found, structured=plain)
-        return found
 
-    return msgspec.structs.replace(tool, to_result=convert)
+class Audio(types.Audio, frozen=True, metaclass=_constructor(_media, types.Audio)):
+    """`Audio(path)`, `Audio(data=…, format="wav")`."""
+
+
+def blocks(value: Any) -> tuple[types.Content, ...]:
+    """Content for a value: none for None, JSON for what is neither text nor content."""
+    if value is None or value == []:
+        return ()
+    if isinstance(value, bytes):
+        return (types.Text(value.decode(errors="replace")),)
+    if isinstance(value, Mapping):  # also one that looks like a result
+        return (types.Text(encode_json(value).decode()),)
+    return tuple(shape_unstructured(value).content)
+
+
+def peer_tool(tool: CompiledTool) -> CompiledTool:
+    """The tool with FastMCP's results: {"result": value} in every revision, and values that do not fit as they are."""
+    schema = tool.definition.output_schema
+    wraps = schema is not None and schema.get("type") != "object" and "properties" not in schema
+    if wraps and schema is not None:
+        inner = {key: each for key, each in schema.items() if key != "$defs"}
+        whole = {"type": "object", "properties": {"result": inner}, "required": ["result"], "x-fastmcp-wrap-result": True}
+        whole |= {"$defs": schema["$defs"]} if "$defs" in schema else {}
+        meta = {**(tool.definition.meta or {}), types.WRAPPED_KEY: True}
+        tool = changed(tool, output_schema=whole, meta=meta)
+
+    def to_result(value: Any) -> results.ToolResult:
+        shown = value if isinstance(value, results.ToolResult) else shape_unstructured(value) if is_content(value) else None
+        if shown is not None:
+            return shape_unstructured(shown)
+        plain = UNSET if isinstance(value, bytes) else to_jsonable(value)
+        structured = {"result": plain} if wraps else plain if isinstance(plain, dict) else UNSET
+        return results.ToolResult(content=blocks(value), structured=structured, text_copy=False)
+
+    return replace(tool, to_result=to_result)
+
+
+def is_content(value: Any) -> bool:
+    """Whether a value is content, a list with content, or a result of mcp_types."""
+    if isinstance(value, list | tuple):
+        return any(map(is_content, value))
+    return isinstance(value, types.CONTENT_TYPES) or type(value).__module__.startswith("mcp_types")
 
 
 def resource_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with results as FastMCP reads them: JSON has the type of the resource, too."""
+    """The function with results that Dovetail knows; others are JSON text, of the resource's own type."""
 
     def convert(value: Any) -> Any:
-        if isinstance(value, str | bytes | types.ResourceContents | results.ReadResourceResult):
+        if isinstance(value, str | bytes | types.ResourceContents):
             return value
-        if isinstance(value, ResourceContent):
-            value = ResourceResult([value])
-        if isinstance(value, ResourceResult):
+        if isinstance(value, ResourceContent | ResourceResult):
             _, context = request_of(get_context())
-            return [each.at(context.request.params.uri) for each in value.contents]
-        if isinstance(value, list) and value and isinstance(value[0], types.ResourceContents):
-            return value
+            listed = value.contents if isinstance(value, ResourceResult) else [value]
+            return [each.at(context.request.params.uri) for each in listed]
         return json.dumps(to_jsonable(value))
 
+    async def convert_later(value: Any) -> Any:
+        return convert(await value)
 
-    return returning(function, convert)
-
-
-def returning(function: Callable[..., Any], convert: Callable[[Any], Any]) -> Callable[..., Any]:
-    """The function, with converted values."""
     if inspect.iscoroutinefunction(outermost(function)):
 
         async def call(*args: Any, **named: Any) -> Any:
@@ -126,8 +147,9 @@ def returning(function: Callable[..., Any], convert: Callable[[Any], Any]) -> Ca
 
     else:
 
-        def call(*args: Any, **named: Any) -> Any:
-            return convert(function(*args, **named))
+        def call(*args: Any, **named: Any) -> Any:  # type: ignore[misc]
+            value = function(*args, **named)
+            return convert_later(value) if inspect.isawaitable(value) else convert(value)
 
     return functools.update_wrapper(call, function)
 
@@ -136,21 +158,23 @@ def returning(function: Callable[..., Any], convert: Callable[[Any], Any]) -> Ca
 
 
 class Component:
-    """A function, or what a subclass makes of itself, with the options of its registration."""
+    """A function with the options of its registration."""
 
     kind = ""
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
-        self.fn = function
-        self.options = options
-        self.name: str = options.get("name") or function.__name__
+        self.fn, self.options = function, options
+        self.name: str = options.get("name") or getattr(function, "__name__", type(function).__name__)
         self.description: str | None = options.get("description") or inspect.getdoc(function)
         self.tags: set[str] = set(options.get("tags") or ())
-        self.version: str | None = options.get("version")
 
     @classmethod
     def from_function(cls, fn: Callable[..., Any], **options: Any) -> Any:
         return cls(fn, **options)
+
+
+class Prompt(Component):
+    kind = "prompt"
 
 
 class Tool(Component):
@@ -158,202 +182,175 @@ class Tool(Component):
 
     @classmethod
     def from_tool(
-        cls, tool: Any, *, name: str | None = None, description: Any = NOT_SET, transform_args: Any = None,
+        cls, tool: Any, *, name: str | None = None, transform_args: Mapping[str, ArgTransform] | None = None,
         transform_fn: Callable[..., Any] | None = None, **options: Any,
     ) -> "Tool":  # fmt: skip
-        """Another tool of the same function, with other names; `transform_fn` calls it by `forward`."""
+        """Another tool of the same function; a `transform_fn` stands before it, and calls it by `forward`."""
         base = component(tool, Tool)
-        changes = {each: change for each, change in (transform_args or {}).items()}
         own = {**base.options, "name": base.name, "description": base.description, **options}
-        own |= {} if description is NOT_SET else {"description": description}
         if transform_fn is None:
-            transform = registry.transforms.ToolTransform(name=name, arguments=changes)
+            transform = registry.transforms.ToolTransform(name=name, arguments=transform_args or {})
             return cls(base.fn, **own, transform=transform)
-        names = {change.name or each: each for each, change in changes.items()}
+        names = {change.name or own_name: own_name for own_name, change in (transform_args or {}).items()}
 
         async def call(*args: Any, **named: Any) -> Any:
-            _parent.append((base.fn, names))
+            outer = _behind.set((base.fn, names))
             try:
                 value = transform_fn(*args, **named)
                 return await value if inspect.isawaitable(value) else value
             finally:
-                _parent.pop()
+                _behind.reset(outer)
 
-        call.__annotations__ = {}
         functools.update_wrapper(call, transform_fn)
-        returns = inspect.signature(base.fn).return_annotation
-        signature = inspect.signature(transform_fn)
+        signature, returns = inspect.signature(transform_fn), inspect.signature(base.fn).return_annotation
         if signature.return_annotation is signature.empty:
-            signature = signature.replace(return_annotation=returns)
-        call.__signature__ = signature  # type: ignore[attr-defined]
+            call.__signature__ = signature.replace(return_annotation=returns)  # type: ignore[attr-defined]
         return cls(call, **{**own, "name": name or base.name})
 
 
-_parent: list[tuple[Callable[..., Any], Mapping[str, str]]] = []
+_behind: ContextVar[tuple[Callable[..., Any], Mapping[str, str]]] = ContextVar("fastmcp_behind")  # a `transform_fn`
 
 
 async def forward(**arguments: Any) -> Any:
-    """In a `transform_fn`: call the tool that it stands before, with the names of the client."""
-    function, names = _parent[-1]
+    """In a `transform_fn`: call the tool behind it, with arguments by the client's names."""
+    function, names = _behind.get()
     value = function(**{names.get(name, name): each for name, each in arguments.items()})
     return await value if inspect.isawaitable(value) else value
-
-
-class Prompt(Component):
-    kind = "prompt"
 
 
 class Resource(Component):
     kind = "resource"
 
-    def __init__(self, function: Callable[..., Any] | None = None, *, uri: Any, **options: Any) -> None:
-        self.uri = str(uri)
-        named = {"name": options.get("name") or self.uri, **options}
-        super().__init__(self.read if function is None else function, **named)
-
-    @classmethod
-    def from_function(cls, fn: Callable[..., Any], uri: Any = None, **options: Any) -> "Resource":
-        uri = uri or options.pop("uri_template")
-        return cls(fn, uri=uri, **{"name": fn.__name__, **options})
-
-    async def read(self) -> Any:
-        raise NotImplementedError(f"{type(self).__name__}.read")
+    def __init__(self, function: Callable[..., Any], *, uri: Any = None, uri_template: Any = None, **options: Any) -> None:
+        self.uri = str(uri or uri_template)
+        super().__init__(function, **options)
 
 
-class TextResource(Resource):
-    def __init__(self, *, text: str, **options: Any) -> None:
-        super().__init__(lambda: text, **options)
+def _named_by_uri(make: Callable[..., Callable[[], Any]], **defaults: Any) -> Callable[..., Resource]:
+    """A class of resources that have no function of the author's."""
+    own = inspect.signature(make).parameters
+
+    def construct(*, uri: Any, **options: Any) -> Resource:
+        function = make(**{name: options.pop(name) for name in own if name in options})
+        return Resource(function, uri=uri, **{"name": str(uri), "description": "", **defaults, **options})
+
+    return construct
 
 
-class BinaryResource(Resource):
-    def __init__(self, *, data: bytes, **options: Any) -> None:
-        super().__init__(lambda: data, **options)
+def _directory(path: Any, recursive: bool = False, pattern: str = "*") -> Callable[[], Any]:
+    def files() -> dict[str, list[str]]:
+        found = sorted(Path(path).rglob(pattern) if recursive else Path(path).glob(pattern))
+        return {"files": [str(each.relative_to(path)) for each in found if each.is_file()]}
+
+    return files
 
 
-class FileResource(Resource):
-    def __init__(self, *, path: Any, is_binary: bool | None = None, **options: Any) -> None:
-        is_text = not is_binary and (options.get("mime_type") or "text/plain").startswith("text/")
-        super().__init__(Path(path).read_text if is_text else Path(path).read_bytes, **options)
-        self.fn = lambda: Path(path).read_text() if is_text else Path(path).read_bytes()
+def _file(path: Any) -> Callable[[], Any]:
+    def read() -> str | bytes:
+        data = Path(path).read_bytes()
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return data
+
+    return read
 
 
-class DirectoryResource(Resource):
-    """A JSON list of the files below a folder."""
+def _page(url: Any) -> Callable[[], Any]:
+    async def fetch() -> str:
+        from dovetail.auth.fetch import FetchRequest, make_fetch
 
-    def __init__(self, *, path: Any, recursive: bool = False, pattern: str | None = None, **options: Any) -> None:
-        def files() -> dict[str, list[str]]:
-            find = Path(path).rglob if recursive else Path(path).glob
-            return {"files": [str(each.relative_to(path)) for each in sorted(find(pattern or "*")) if each.is_file()]}
+        found = await make_fetch(max_bytes=16 * 1024 * 1024)(FetchRequest(url=str(url)))
+        return found.body.decode(errors="replace")
 
-        super().__init__(files, **{"mime_type": "application/json", **options})
-
-
-class HttpResource(Resource):
-    """The text at a URL."""
-
-    def __init__(self, *, url: Any, **options: Any) -> None:
-        async def fetch() -> str:
-            import aiohttp
-
-            async with aiohttp.request("GET", str(url), raise_for_status=True) as answer:
-                return await answer.text()
-
-        super().__init__(fetch, **options)
+    return fetch
 
 
-class ResourceTemplate(Resource):
-    pass
+TextResource = _named_by_uri(lambda text: lambda: text)
+BinaryResource = _named_by_uri(lambda data: lambda: data, mime_type="application/octet-stream")
+FileResource = _named_by_uri(_file)
+DirectoryResource = _named_by_uri(_directory, mime_type="application/json")
+HttpResource = _named_by_uri(_page)
+ResourceTemplate = FunctionResource = Resource
+FunctionTool, FunctionPrompt = Tool, Prompt
 
 
-def _decorator(kind: type[Component], takes_uri: bool = False) -> Callable[..., Any]:
-    """`@tool`, `@tool(…)`, `@tool("name")`: marks a function for `add_tool`."""
+def _decorator(kind: type[Component], first: str) -> Callable[..., Any]:
+    """A standalone decorator: it marks a function for `add_tool`, `add_resource`, `add_prompt` and folders."""
 
     def decorate(given: Any = None, **options: Any) -> Any:
         def mark(function: Any) -> Any:
-            setattr(function, MARK, (kind, options))
+            setattr(function, MARK, (kind, {**options, **({} if given is function or given is None else {first: given})}))
             return function
 
-        if isinstance(given, str):
-            options["uri" if takes_uri else "name"] = given
         return mark(given) if callable(given) else mark
 
     return decorate
 
 
-tool, prompt, resource = _decorator(Tool), _decorator(Prompt), _decorator(Resource, takes_uri=True)
+tool, prompt, resource = _decorator(Tool, "name"), _decorator(Prompt, "name"), _decorator(Resource, "uri")
 
 
 def component(given: Any, kind: type[Component]) -> Component:
     """What is added: a component, or a function with the options of its decorator."""
     if isinstance(given, Component):
         return given
-    marked_as, options = getattr(given, MARK, (kind, {}))
-    return marked_as.from_function(given, **options)  # type: ignore[no-any-return]
+    kind, options = getattr(given, MARK, (kind, {}))
+    return kind(given, **options)
 
 
 # ── transforms ──
 
 
-class ArgTransform(registry.transforms.ArgTransform, frozen=True, kw_only=True):
-    """Also with a `type` and `required`, which are refused."""
-
-    type: Any = None
-    required: Any = None
+def changed(item: Any, **fields: Any) -> Any:
+    """An item with another definition."""
+    label = {"label": f"tool {fields['name']}"} if isinstance(item, CompiledTool) and "name" in fields else {}
+    return replace(item, definition=replace(item.definition, **fields), **label)
 
 
 class ToolTransformConfig(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     title: str | None = None
     description: str | None = None
-    tags: Any = None
-    meta: Any = None
-    enabled: bool = True
     arguments: Mapping[str, Any] = {}
+
+    @property
+    def transform(self) -> Any:
+        named = {"name": self.name, "description": self.description}
+        return registry.transforms.ToolTransform(**named, arguments=dict(self.arguments))
 
 
 class Transform:
     """Changes of what a server offers."""
 
-    def apply(self, item: Any, where: str) -> Any:
+    def apply(self, item: Any) -> Any:
         """The item as clients shall see it."""
-        raise no_equal(type(self).__name__, PAGE, "mount(…, transforms=) and middleware change what a server offers")
+        raise no_equal(f"the transform {type(self).__name__}", PAGE, "mount(…, transforms=) changes tools")
 
 
 class Namespace(Transform):
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
 
-    def apply(self, item: Any, where: str) -> Any:
-        del where
-        if isinstance(item, CompiledTool | registry.prompts.Prompt):
-            return renamed(item, name=f"{self.prefix}_{item.name}")
+    def apply(self, item: Any) -> Any:
+        if not hasattr(item, "uri"):
+            return changed(item, name=f"{self.prefix}_{item.name}")
         uri = rename_uri(item.uri, self.prefix)
-        if isinstance(item, registry.resources.Resource):
-            return renamed(item, uri=uri)
-        return msgspec.structs.replace(renamed(item, uri_template=uri), template=type(item.template)(uri))
+        if not hasattr(item, "template"):
+            return changed(item, uri=uri)
+        return replace(changed(item, uri_template=uri), template=type(item.template)(uri, item.template.wholes))
 
 
 class ToolTransform(Transform):
-    def __init__(self, transforms: Mapping[str, Any]) -> None:
+    def __init__(self, transforms: Mapping[str, ToolTransformConfig]) -> None:
         self.transforms = transforms
 
-    def apply(self, item: Any, where: str) -> Any:
-        if not isinstance(item, CompiledTool) or (config := self.transforms.get(item.name)) is None:
+    def apply(self, item: Any) -> Any:
+        config = self.transforms.get(getattr(item, "name", "")) if isinstance(item, CompiledTool) else None
+        if config is None:
             return item
-        changed = registry.transforms.transform_tool(item, native_transform(config), where)
-        title = {} if getattr(config, "title", None) is None else {"title": config.title}
-        return renamed(changed, **title)
-
-
-def native_transform(config: Any) -> Any:
-    return registry.transforms.ToolTransform(
-        name=config.name, description=config.description, arguments=dict(config.arguments)
-    )
-
-
-def renamed(item: Any, **fields: Any) -> Any:
-    label = {"label": f"tool {fields['name']}"} if isinstance(item, CompiledTool) and "name" in fields else {}
-    return msgspec.structs.replace(item, definition=msgspec.structs.replace(item.definition, **fields), **label)
+        made = registry.transforms.transform_tool(item, config.transform, f"the transform of {item.name}")
+        return made if config.title is None else changed(made, title=config.title)
 
 
 class Visibility(Transform):
@@ -361,51 +358,72 @@ class Visibility(Transform):
         self.enabled, self.chosen = enabled, chosen
 
 
-class ResourceSecurity(msgspec.Struct, frozen=True, kw_only=True):
-    """Which variables of a template are not screened."""
-
-    reject_path_traversal: bool = True
-    reject_absolute_paths: bool = True
-    reject_null_bytes: bool = True
-    exempt_params: Any = frozenset()
+# ── providers ──
 
 
-class AppConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The view of a tool."""
+class Provider:
+    """What a server offers beside its own."""
 
-    resource_uri: str | None = None
-    visibility: Sequence[str] | None = None
-    csp: Any = None
-    permissions: Any = None
-    domain: str | None = None
-    prefers_border: bool | None = None
+    def attach(self, server: Any, namespace: str | None) -> None:
+        raise no_equal(f"the provider {type(self).__name__}", PAGE, "mount a server, which may be a Proxy or an OpenApi")
 
 
-class ResourceCSP(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    connect_domains: Sequence[str] | None = None
-    resource_domains: Sequence[str] | None = None
-    frame_domains: Sequence[str] | None = None
-    base_uri_domains: Sequence[str] | None = None
+class FastMCPProvider(Provider):
+    """A server; its transforms are those of the mount."""
+
+    def __init__(self, server: Any) -> None:
+        self.server = server
+        self._transforms: list[Transform] = []
+
+    def add_transform(self, transform: Transform) -> None:
+        self._transforms.append(transform)
+
+    def attach(self, server: Any, namespace: str | None) -> None:
+        changes: dict[str, Any] = {}
+        for each in self._transforms:
+            if isinstance(each, Namespace):
+                namespace = each.prefix
+            elif isinstance(each, ToolTransform):
+                prefix = f"{namespace}_" if namespace else ""
+                changes |= {name.removeprefix(prefix): config.transform for name, config in each.transforms.items()}
+            else:
+                each.apply(None)  # raises
+        server.mount(self.server, namespace, transforms=changes)
 
 
-class ResourcePermissions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    camera: Any = None
-    microphone: Any = None
-    geolocation: Any = None
-    clipboard_write: Any = None
+class FileSystemProvider(Provider):
+    """The marked functions in the Python files of a folder."""
+
+    def __init__(self, root: Any = ".", reload: bool = False) -> None:
+        del reload
+        self.root = Path(root)
+
+    def attach(self, server: Any, namespace: str | None) -> None:
+        if namespace is not None:
+            raise no_equal("a namespace of FileSystemProvider", PAGE, "add it to a FastMCP, and mount that")
+        for path in sorted(self.root.rglob("*.py")):
+            spec = spec_from_file_location(f"fastmcp_file_{path.stem}_{abs(hash(path))}", path)
+            if spec is not None and spec.loader is not None and not path.name.startswith("__"):
+                module = sys.modules[spec.name] = module_from_spec(spec)
+                spec.loader.exec_module(module)
+                for each in [each for each in vars(module).values() if hasattr(each, MARK)]:
+                    server.add_component(component(each, Tool))
 
 
-def functions_below(root: Path) -> list[Any]:
-    """The functions of the standalone decorators in the Python files of a folder."""
-    found = []
-    for path in sorted(root.rglob("*.py")):
-        if path.name.startswith("__"):
-            continue
-        spec = spec_from_file_location(f"fastmcp_components_{abs(hash(path))}", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = sys.modules[spec.name] = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        found += [each for each in vars(module).values() if callable(each) and hasattr(each, MARK)]
-    return found
+class SkillsDirectoryProvider(Provider):
+    """Becomes `add_skills`."""
 
+    def __init__(self, roots: Any, **others: Any) -> None:
+        if named := [name for name, value in others.items() if value and name != "reload"]:
+            raise no_equal(f"SkillsDirectoryProvider({named[0]}=)", PAGE, "add_skills has no such option")
+        self.roots: Sequence[Any] = roots if isinstance(roots, list | tuple) else [roots]
+
+    def attach(self, server: Any, namespace: str | None) -> None:
+        del namespace
+        for root in filter(Path.is_dir, map(Path, self.roots)):
+            server.add_skills(root)
+
+
+class ClaudeSkillsProvider(SkillsDirectoryProvider):
+    def __init__(self, **others: Any) -> None:
+        super().__init__(Path.home() / ".claude" / "skills", **others)

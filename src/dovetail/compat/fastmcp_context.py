@@ -1,61 +1,49 @@
-"""FastMCP's Context, what its dependencies inject, and its client."""
+"""FastMCP's Context, and what its dependencies inject."""
 
 import functools
 import inspect
 import uuid
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 import dovetail
-from dovetail.client import CallToolResult, ListPage
 from dovetail.compat import no_equal
-from dovetail.compat.fastmcp_auth import PAGE, AccessToken
+from dovetail.compat.shared import AccessToken, get_access_token, outcome
 from dovetail.engine.context import request_of
 from dovetail.engine.current_context import get_context as native_context
-from dovetail.protocol.session import Session as McpSession
 from dovetail.protocol.types import ResourceContents
 from dovetail.registry.dependencies import Marker
 
-T = TypeVar("T")
-_values: ContextVar[dict[str, Any] | None] = ContextVar("fastmcp_values", default=None)  # of one request
+PAGE = "From FastMCP"
 CREDENTIALS = {"authorization", "cookie", "proxy-authorization"}
 NOT_PASSED_ON = CREDENTIALS | {
-    "host", "content-length", "content-type", "connection", "transfer-encoding", "upgrade", "te", "keep-alive", "expect",
-    "accept", "proxy-authenticate", "proxy-connection", "mcp-session-id",
+    "accept", "connection", "content-length", "content-type", "expect", "host", "keep-alive", "mcp-session-id",
+    "proxy-authenticate", "proxy-connection", "te", "transfer-encoding", "upgrade",
 }  # fmt: skip
+_values: ContextVar[dict[str, Any] | None] = ContextVar("fastmcp_values", default=None)
 
 
-class AcceptedElicitation(msgspec.Struct, Generic[T], frozen=True):
-    data: T
-    action: Literal["accept"] = "accept"
-
-
-class DeclinedElicitation(msgspec.Struct, frozen=True):
-    action: Literal["decline"] = "decline"
-    data: None = None
-
-
-class CancelledElicitation(msgspec.Struct, frozen=True):
-    action: Literal["cancel"] = "cancel"
-    data: None = None
+def request_values() -> dict[str, Any]:
+    """Values that are there as long as the request."""
+    if (values := _values.get()) is None:
+        _values.set(values := {})
+    return values
 
 
 class ResourceContent:
     """The contents of a resource, without their URI."""
 
     def __init__(self, content: Any, mime_type: str | None = None, meta: Mapping[str, Any] | None = None) -> None:
-        is_plain = isinstance(content, str | bytes)
-        self.content: Any = content if is_plain else msgspec.json.encode(content).decode()
-        self.mime_type = mime_type or ("text/plain" if isinstance(content, str) else None)
-        self.mime_type = self.mime_type or ("application/octet-stream" if is_plain else "application/json")
-        self.meta = None if meta is None else dict(meta)
+        guessed = {str: "text/plain", bytes: "application/octet-stream"}.get(type(content), "application/json")
+        self.content: Any = content if isinstance(content, str | bytes) else msgspec.json.encode(content).decode()
+        self.mime_type, self.meta = mime_type or guessed, None if meta is None else dict(meta)
 
     def at(self, uri: str) -> ResourceContents:
-        name = "blob" if isinstance(self.content, bytes) else "text"
-        return ResourceContents(uri, self.mime_type, meta=self.meta, **{name: self.content})
+        part = {"blob" if isinstance(self.content, bytes) else "text": self.content}
+        return ResourceContents(uri, self.mime_type, meta=self.meta, **part)
 
 
 class ResourceResult:
@@ -67,12 +55,17 @@ class ResourceResult:
         self.meta = meta
 
 
-class Context(dovetail.Context):
+def _log_method(level: Any) -> Any:
+    async def log(self: "Context", message: str, logger_name: str | None = None, extra: Any = None) -> None:
+        await self.log(message, level, logger_name, extra)
+
+    return log
+
+
+class Context(dovetail.Context[Any]):
     """FastMCP's methods on Dovetail's context."""
 
-    fastmcp: Any  # the server, in the class that each has
-
-    # ── the request ──
+    fastmcp: Any  # the server; each has a subclass of its own
 
     @property
     def request_id(self) -> str:
@@ -80,14 +73,14 @@ class Context(dovetail.Context):
 
     @property
     def session_id(self) -> str:
-        """In revisions without sessions one that is made up, for this request."""
-        return super().session_id or request_values().setdefault("session_id", str(uuid.uuid4()))
+        """In revisions without sessions made up for the request."""
+        return super().session_id or str(request_values().setdefault("session id", str(uuid.uuid4())))
 
     @property
     def transport(self) -> str | None:
         _, context = request_of(self)
-        if context.request.headers is not None:
-            return "sse" if context.locate is None else "streamable-http"
+        if context.request.headers is not None or context.locate is not None:
+            return "streamable-http"
         return None if context.in_process else "stdio"
 
     @property
@@ -99,10 +92,21 @@ class Context(dovetail.Context):
         return {} if self.lifespan is None else self.lifespan
 
     @property
+    def request_context(self) -> Any:
+        from dovetail.compat.mcp_context import ServerRequestContext
+
+        return ServerRequestContext.of(self)
+
+    @property
+    def session(self) -> Any:
+        return self.request_context.session
+
+    @property
     def input_responses(self) -> Any:
-        """The client's answers as results of the official SDK; None before the first round."""
-        given = super().input_responses
-        return {key: _wire_result(each) for key, each in given.items()} if given else None
+        """The client's answers as results of mcp_types; None before the first round."""
+        from dovetail.compat.mcp_context import Context as SdkContext
+
+        return SdkContext.input_responses.fget(self)  # type: ignore[attr-defined]
 
     def client_supports_extension(self, extension_id: str) -> bool:
         return extension_id in self.client.extensions
@@ -110,29 +114,15 @@ class Context(dovetail.Context):
     def client_extension_settings(self, identifier: str) -> Mapping[str, Any] | None:
         return self.client.extensions.get(identifier)
 
-    # ── messages to the client ──
-
     async def log(  # type: ignore[override]
         self, message: str, level: Any = None, logger_name: str | None = None, extra: Mapping[str, Any] | None = None
     ) -> None:
         await super().log(level or "info", {"msg": message, "extra": extra}, logger_name)
 
-    def _logs(level: str) -> Any:  # noqa: N805
-        async def log(self: "Context", message: str, logger_name: str | None = None, extra: Any = None) -> None:
-            await self.log(message, level, logger_name, extra)
-
-        return log
-
-    debug, info, warning, error = _logs("debug"), _logs("info"), _logs("warning"), _logs("error")
+    debug, info, warning, error = map(_log_method, ("debug", "info", "warning", "error"))
 
     async def send_notification(self, notification: Any) -> None:
-        """A change of a list, as a notification of the official SDK."""
-        kind = type(notification).__name__
-        known = {"Tool": self.notify_tools_changed, "Prompt": self.notify_prompts_changed}
-        known |= {"Resource": self.notify_resources_changed}
-        if (notify := known.get(kind.removesuffix("ListChangedNotification"))) is None:
-            raise no_equal(f"Context.send_notification({kind})", PAGE, "the methods ctx.notify_… send what there is")
-        await notify()
+        await self.session.send_notification(notification)
 
     async def close_sse_stream(self) -> None:
         await self.close_stream()
@@ -143,26 +133,19 @@ class Context(dovetail.Context):
     ) -> Any:  # fmt: skip
         """An AcceptedElicitation, a DeclinedElicitation or a CancelledElicitation."""
         if isinstance(response_type, list) and response_type and not isinstance(response_type[0], str):
-            chosen = response_type[0]
-            choices = Literal[*chosen] if isinstance(chosen, list) else Literal[*chosen]  # several of them
-            response_type = list[choices]  # type: ignore[valid-type]
+            response_type = list[Literal[tuple(response_type[0])]]  # type: ignore[misc]  # several of the choices
         if response_title is not None or response_description is not None:
-            response_type = Annotated[response_type, dovetail.Field(title=response_title, description=response_description)]
-        answer = await super().elicit(message, response_type, schema=schema, timeout=timeout)
-        if answer.action == "accept":
-            return AcceptedElicitation(answer.data)
-        return DeclinedElicitation() if answer.action == "decline" else CancelledElicitation()
-
-    # ── state ──
+            field = dovetail.Field(title=response_title, description=response_description)
+            response_type = Annotated[response_type, field]
+        return outcome(await super().elicit(message, response_type, schema=schema, timeout=timeout))
 
     async def set_state(self, key: str, value: Any, *, serializable: bool = True) -> None:
         """Store a value for the caller; one that is not serializable for this request."""
-        values = request_values()
         if serializable:
-            values.pop(f"state {key}", None)
+            request_values().pop(f"state {key}", None)
             await self.state.set(key, value)
         else:
-            values[f"state {key}"] = value
+            request_values()[f"state {key}"] = value
 
     async def get_state(self, key: str) -> Any:
         values = request_values()
@@ -171,8 +154,6 @@ class Context(dovetail.Context):
     async def delete_state(self, key: str) -> None:
         request_values().pop(f"state {key}", None)
         await self.state.delete(key)
-
-    # ── what the session sees ──
 
     async def enable_components(self, **chosen: Any) -> None:
         await self.enable(**fitting(chosen))
@@ -183,46 +164,25 @@ class Context(dovetail.Context):
     async def reset_visibility(self) -> None:
         _, context = request_of(self)
         if (session := context.session_access) is not None:
-
-            def without_rules(record: McpSession) -> McpSession:
-                return record.replace(rules=())
-
-            await session.change(without_rules)
+            await session.change(lambda record: record.replace(rules=()))
             context.request.session = session.record
             for notify in (self.notify_tools_changed, self.notify_resources_changed, self.notify_prompts_changed):
                 await notify()
 
-    # ── the server itself ──
-
     async def read_resource(self, uri: Any) -> Any:
         found = await super().read_resource(str(uri))
-        return ResourceResult([
-            ResourceContent(each.text if each.blob is None else each.blob, each.mime_type, each.meta) for each in found
-        ])  # fmt: skip
-
-
-def request_values() -> dict[str, Any]:
-    """Values that are there for the call that runs."""
-    values = _values.get()
-    if values is None:
-        _values.set(values := {})
-    return values
+        contents = ((each.blob if each.text is None else each.text, each.mime_type, each.meta) for each in found)
+        return ResourceResult([ResourceContent(*each) for each in contents])
 
 
 def fitting(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """`tags` and `names` of a choice of components."""
     given = {name: value for name, value in chosen.items() if value}
-    if others := sorted(given.keys() - {"names", "tags", "only", "match_all"}):
+    if given.pop("match_all", False):
+        given = {"names": "*", **given}
+    if others := sorted(given.keys() - {"names", "tags"}):
         raise no_equal(f"{', '.join(others)}= of enable and disable", PAGE, "choose by names= and tags=")
-    return {"names": "*"} | given if given.pop("match_all", False) else given
-
-
-def _wire_result(answer: Any) -> Any:
-    """An answer of a client as a model of the official SDK."""
-    import mcp_types
-
-    kind = "ElicitResult" if "action" in answer else "ListRootsResult" if "roots" in answer else "CreateMessageResult"
-    return getattr(mcp_types, kind).model_validate(answer)
+    return given
 
 
 # ── anywhere below a call ──
@@ -237,13 +197,6 @@ def get_context() -> Any:
 
 def get_server() -> Any:
     return get_context().fastmcp
-
-
-def get_access_token() -> AccessToken | None:
-    try:
-        return AccessToken.of(native_context().principal)
-    except LookupError:
-        return None
 
 
 def get_http_headers(include_all: bool = False, include: set[str] | None = None) -> dict[str, str]:
@@ -263,11 +216,8 @@ def get_http_request() -> Any:
     """A Starlette request with the headers of this one."""
     from starlette.requests import Request
 
-    try:
-        engine, context = request_of(native_context())
-    except LookupError:
-        context = None
-    if context is None or context.request.headers is None:
+    _, context = request_of(get_context())
+    if context.request.headers is None:
         raise RuntimeError("No active HTTP request found.")
     headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in context.request.headers.items()]
     client = None if context.address is None else (context.address, 0)
@@ -279,39 +229,39 @@ def get_http_request() -> Any:
 
 
 class CallArgument:
-    """An argument of the call, for a parameter of a dependency."""
+    """An argument of the call, as the client sent it, for a parameter of a dependency."""
 
     def __init__(self, name: str | None = None) -> None:
         self.name = name
 
+    def marker(self, parameter: str) -> Any:
+        def argument(ctx: Context) -> Any:
+            _, context = request_of(ctx)
+            return msgspec.json.decode(context.request.params.arguments or b"{}").get(self.name or parameter)
+
+        return Marker(argument)
+
 
 def Depends(dependency: Callable[..., Any], *, use_cache: bool = True, **bindings: Any) -> Any:  # noqa: N802
-    """Let a function fill a parameter, which may be a context manager and take arguments of the call."""
-    parameters = inspect.signature(dependency).parameters
-    defaults = {name: each.default for name, each in parameters.items()} | bindings
-    wanted = {name: each for name, each in defaults.items() if isinstance(each, CallArgument)}
+    """Let a function fill a parameter; it may be a context manager, and take arguments of the call."""
     inner = inspect.unwrap(dependency)
     if inner is not dependency and (inspect.isasyncgenfunction(inner) or inspect.isgeneratorfunction(inner)):
         dependency = inner  # of @contextmanager
-    if wanted or bindings:
+    signature = inspect.signature(dependency)
+    given = {name: bindings.get(name, each.default) for name, each in signature.parameters.items()}
+    if bindings or any(isinstance(each, CallArgument) for each in given.values()):
+        given = {name: each.marker(name) if isinstance(each, CallArgument) else each for name, each in given.items()}
+        filled = [each.replace(default=given[name]) for name, each in signature.parameters.items()]
         dependency = functools.partial(dependency)
-        filled = [
-            each.replace(default=Marker(_argument(wanted[name].name or name)) if name in wanted else defaults[name])
-            for name, each in parameters.items()
-        ]
-        dependency.__signature__ = inspect.Signature(filled)  # type: ignore[attr-defined]
+        dependency.__signature__ = signature.replace(parameters=filled)  # type: ignore[attr-defined]
     return Marker(dependency, use_cache)
 
 
-def _argument(name: str) -> Callable[..., Any]:
-    def argument(ctx: Context) -> Any:
-        _, context = request_of(ctx)
-        return msgspec.json.decode(context.request.params.arguments or b"{}").get(name)
-
-    return argument
+def _filled_by(function: Callable[..., Any]) -> Callable[[], Any]:
+    return lambda: Marker(function)
 
 
-def _current(ctx: Context) -> Context:
+def _context(ctx: Context) -> Context:
     return ctx
 
 
@@ -319,72 +269,53 @@ def _progress(ctx: Context) -> "Progress":
     return Progress(ctx)
 
 
-class Progress:
-    """Counts up and reports it: `progress: Progress = Progress()`."""
-
-    use_cache = True
-    dependency = staticmethod(_progress)
-
-    def __init__(self, ctx: Context | None = None) -> None:
-        self._ctx = ctx
-        self.current: int | None = None
-        self.total = 1
-        self.message: str | None = None
-
-    async def set_total(self, total: int) -> None:
-        self.total = total
-        await self._report()
-
-    async def increment(self, amount: int = 1) -> None:
-        self.current = (self.current or 0) + amount
-        await self._report()
-
-    async def set_message(self, message: str | None) -> None:
-        self.message = message
-        await self._report()
-
-    async def _report(self) -> None:
-        if self._ctx is not None:
-            await self._ctx.report_progress(self.current or 0, self.total, self.message)
-
-
-def _token(ctx: Context) -> AccessToken:
-    if (token := AccessToken.of(ctx.principal)) is None:
+def _token() -> AccessToken:
+    if (token := get_access_token()) is None:
         raise RuntimeError("No access token found: the caller is not authenticated")
     return token
 
 
-def CurrentContext() -> Any:  # noqa: N802
-    return Marker(_current)
-
-
-def CurrentFastMCP() -> Any:  # noqa: N802
-    return Marker(lambda: get_server())
-
-
-def CurrentRequest() -> Any:  # noqa: N802
-    return Marker(lambda: get_http_request())
-
-
-def CurrentHeaders() -> Any:  # noqa: N802
-    return Marker(lambda: get_http_headers())
-
-
-def CurrentAccessToken() -> Any:  # noqa: N802
-    return Marker(_token)
+CurrentContext = _filled_by(_context)
+CurrentFastMCP = _filled_by(lambda: get_server())
+CurrentRequest = _filled_by(lambda: get_http_request())
+CurrentHeaders = _filled_by(lambda: get_http_headers())
+CurrentAccessToken = _filled_by(_token)
 
 
 def TokenClaim(name: str) -> Any:  # noqa: N802
-    def claim(ctx: Context) -> Any:
-        return _token(ctx).claims[name]
-
-    return Marker(claim)
+    return Marker(lambda: _token().claims[name])
 
 
-class UserState:
+class Progress:
+    """Counts up, and reports it: `progress: Progress = Progress()`."""
+
+    use_cache, dependency = True, staticmethod(_progress)  # as Depends has them
+
+    def __init__(self, ctx: Context | None = None) -> None:
+        self._ctx = ctx
+        self.current, self.total, self.message = 0, 1, ""
+
+    async def set_total(self, total: int) -> None:
+        await self._change(total=total)
+
+    async def increment(self, amount: int = 1) -> None:
+        await self._change(current=self.current + amount)
+
+    async def set_message(self, message: str | None) -> None:
+        await self._change(message=message or "")
+
+    async def _change(self, **fields: Any) -> None:
+        vars(self).update(fields)
+        if self._ctx is not None:
+            await self._ctx.report_progress(self.current, self.total, self.message or None)
+
+
+class Session:
     """State of an authenticated user."""
 
     def __init__(self, ctx: Context) -> None:
+        if ctx.principal is None:
+            raise dovetail.ToolError("This tool keeps state of its user, and the caller is not authenticated")
         self._state = ctx.state
 
     async def get(self, key: str, default: Any = None) -> Any:
@@ -397,30 +328,17 @@ class UserState:
         await self._state.delete(key)
 
 
-def _user_state(ctx: Context) -> UserState:
-    if ctx.principal is None:
-        raise dovetail.ToolError("This tool keeps state of its user, and the caller is not authenticated")
-    return UserState(ctx)
-
-
-UserSession = Annotated[UserState, Marker(_user_state)]
-
-
-# ── the client ──
+UserSession = Annotated[Session, Marker(lambda: Session(get_context()))]
 
 
 class Client(dovetail.Client):
-    """FastMCP's names of what Dovetail's client has."""
+    """FastMCP's keywords of what Dovetail's client has."""
 
     def __init__(self, transport: Any, *, mode: str | None = None, **options: Any) -> None:
-        is_version = mode is not None and mode[:2] == "20"
-        options |= {"protocol_version": mode} if is_version else {}
-        super().__init__(transport, **{name: each for name, each in options.items() if each is not None})
+        version = {"protocol_version": mode} if mode is not None and mode[:2] == "20" else {}
+        super().__init__(transport, **{name: each for name, each in (options | version).items() if each is not None})
 
-    async def call_tool(self, name: str, arguments: Any = None, **options: Any) -> CallToolResult:
-        if options.pop("version", None) is not None:
-            raise no_equal("Client.call_tool(version=)", PAGE, "tools have no versions")
+    async def call_tool(self, name: str, arguments: Any = None, *, version: str | None = None, **options: Any) -> Any:  # type: ignore[override]
+        if version is not None:
+            raise no_equal("call_tool(version=)", PAGE, "a tool has one version")
         return await super().call_tool(name, arguments, **options)
-
-
-__all__ = ["CallToolResult", "ListPage"]

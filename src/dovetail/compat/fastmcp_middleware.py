@@ -14,7 +14,9 @@ import msgspec
 
 from dovetail import ProtocolError, ToolError
 from dovetail.compat import no_equal
-from dovetail.compat.fastmcp_auth import PAGE, AccessToken, AuthContext, run_auth_checks
+from dovetail.compat.fastmcp_auth import AuthContext, run_auth_checks
+from dovetail.compat.fastmcp_context import PAGE
+from dovetail.compat.shared import AccessToken
 from dovetail.engine.current_context import get_context
 from dovetail.engine.dispatch import compile_chain
 from dovetail.protocol.jsonrpc import encode
