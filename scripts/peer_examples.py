@@ -69,10 +69,36 @@ PEERS = [
 ]
 
 
+# What Dovetail lacks on purpose, by the words of programs that need it. `dovetail.compat` refuses each of these by name.
+LACKING = {
+    "fastmcp": {
+        "Prefab UI": r"prefab_ui|FastMCPApp|fastmcp\.apps\.(approval|choice|file_upload|form|generative)",
+        "code mode": r"code_mode",
+        "several versions of a component": r"(tool|resource|prompt)\([^)]*\bversion=|VersionFilter|VersionSpec",
+        "prompts and resources as tools": r"PromptsAsTools|ResourcesAsTools",
+        "the tools of FastMCP's search": r"SearchTransform",
+        "extensions as subclasses": r"ServerExtension|SkillsExtension",
+        "providers as subclasses": r"\((Provider|Tool)\):|ProxyProvider",
+        "state by session ids of SessionProvider": r"SessionProvider",
+        "Docket": r"CurrentDocket",
+        "Azure B2C and tokens on behalf of users": r"from_b2c|EntraOBOToken",
+        "tokens without issuer and audience": r"JWTVerifier\((?![^)]*issuer=)",
+        "templates without screening, for a whole server": r"resource_security=",
+        "skills without a name": r"sample_skills",
+    },
+    "mcp": {},
+}
+
+
 class Example(NamedTuple):
     peer: Peer
     id: str  # its path in the peer's folder
     text: str
+
+    @property
+    def lacking(self) -> list[str]:
+        """The features that it needs and Dovetail lacks."""
+        return [feature for feature, words in LACKING[self.peer.name].items() if re.search(words, self.text)]
 
     def job(self, folder: Path, calls: Any = None) -> dict[str, Any]:
         return {"file": str(folder / self.id), "folder": str(folder), "paths": self.peer.paths, "calls": calls}
@@ -297,14 +323,18 @@ def main() -> int:
                 (each.id, *difference(*known[each.id], report)) for each, report in zip(found, reports, strict=True)
             ]
             print(f"\n{peer.requirement}: {len(found)} example servers")
+            lacking = {each.id: each.lacking for each in found}
             for id, how, why in verdicts[peer.name]:
                 if how != "same":
-                    print(f"  {how:6} {id}: {' '.join(why.split())[:300]}")
-            counts = Counter(how for _, how, _ in verdicts[peer.name])
-            print(
-                f"{peer.name}: {dict(counts)}; the same: {counts['same']} of {len(found)}, "
-                f"{100 * counts['same'] / max(len(found), 1):.1f} %"
-            )
+                    reason = f"needs {lacking[id][0]}" if lacking[id] else " ".join(why.split())
+                    print(f"  {how:6} {id}: {reason[:300]}")
+            print(f"{peer.name}: {dict(Counter(how for _, how, _ in verdicts[peer.name]))}")
+            without = [verdict for verdict in verdicts[peer.name] if not lacking[verdict[0]]]
+            for chosen, words in ((verdicts[peer.name], "all"), (without, "those that need nothing that Dovetail lacks")):
+                same = sum(how == "same" for _, how, _ in chosen)
+                print(f"{peer.name}: the same: {same} of {len(chosen)}, {100 * same / max(len(chosen), 1):.1f} %, of {words}")
+            for feature, number in Counter(features[0] for features in lacking.values() if features).most_common():
+                print(f"{number:6} need {feature}")
     if given.json:
         given.json.write_text(json.dumps(verdicts, indent=1))
     return 0

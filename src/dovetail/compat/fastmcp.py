@@ -18,15 +18,18 @@ from dovetail.compat import no_equal
 from dovetail.compat.fastmcp_auth import AuthContext, run_auth_checks
 from dovetail.compat.fastmcp_components import (
     Component,
-    Prompt,
+    Registering,
     Resource,
-    Tool,
     Visibility,
-    component,
+    asking_function,
+    choice,
     peer_tool,
     resource_function,
 )
-from dovetail.compat.fastmcp_context import PAGE, Client, Context, fitting
+from dovetail.compat.fastmcp_components import prompt as prompt
+from dovetail.compat.fastmcp_components import resource as resource
+from dovetail.compat.fastmcp_components import tool as tool
+from dovetail.compat.fastmcp_context import PAGE, Client, Context
 from dovetail.compat.shared import AccessToken
 from dovetail.protocol.session import EVERYTHING, VisibilityRule
 from dovetail.protocol.uri_template import UriTemplate
@@ -34,7 +37,6 @@ from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import qualified_name
 from dovetail.registry.registration import TaskConfig as NativeTaskConfig
 from dovetail.registry.tools import compile_tool
-from dovetail.registry.visibility import texts
 from dovetail.server import Server
 
 __path__: list[str] = []
@@ -59,7 +61,7 @@ REFUSED = {
 }
 
 
-class FastMCP(Server):
+class FastMCP(Registering, Server):  # type: ignore[misc]
     """FastMCP's server, with its defaults."""
 
     def __init__(
@@ -98,38 +100,6 @@ class FastMCP(Server):
         return self.engine.options.instructions
 
     # ── registration ──
-
-    def tool(self, given: Any = None, **options: Any) -> Any:
-        """Register a function as a tool; a decorator, or `tool(function, …)`."""
-        return self._register(Tool, given, options)
-
-    def prompt(self, given: Any = None, **options: Any) -> Any:
-        return self._register(Prompt, given, options)
-
-    def resource(self, uri: str, **options: Any) -> Any:
-        if not isinstance(uri, str):
-            raise TypeError('@resource needs the URI: write @resource("scheme://path")')
-        return self._register(Resource, None, {**options, "uri": uri})
-
-    def _register(self, kind: type[Component], given: Any, options: Mapping[str, Any]) -> Any:
-        def register(function: Any) -> Any:
-            self.add_component(kind(function, **options))
-            return function
-
-        if isinstance(given, str):
-            options = {**options, "name": given}
-        return register(given) if callable(given) else register
-
-    def add_tool(self, tool: Any) -> Component:  # type: ignore[override]
-        return self.add_component(component(tool, Tool))
-
-    def add_prompt(self, prompt: Any) -> Component:  # type: ignore[override]
-        return self.add_component(component(prompt, Prompt))
-
-    def add_resource(self, resource: Any) -> Component:  # type: ignore[override]
-        return self.add_component(component(resource, Resource))
-
-    add_template = add_resource
 
     def add_component(self, given: Component) -> Component:
         options = {key: value for key, value in given.options.items() if value is not None}
@@ -172,16 +142,19 @@ class FastMCP(Server):
             options["task"] = task
         shown = {"output": "both", "title": given.name.replace("_", " ").replace("-", " ").title()}
         lenient: Any = {"injectable": dovetail.Context, "lenient": self.engine.options.lenient_arguments}
-        return self.engine.tools, peer_tool(compile_tool(given.fn, {**shown, **options}, **lenient))  # type: ignore[typeddict-item]
+        tool = compile_tool(asking_function(given.fn), {**shown, **options}, **lenient)  # type: ignore[typeddict-item]
+        return self.engine.tools, peer_tool(tool)
 
     def _compile_prompt(self, given: Component, options: dict[str, Any]) -> tuple[Catalog[Any], Any]:
-        compiled = registry.prompts.compile_prompt(given.fn, options, injectable=dovetail.Context)  # type: ignore[arg-type]
+        compiled = registry.prompts.compile_prompt(asking_function(given.fn), options, injectable=dovetail.Context)  # type: ignore[arg-type]
         return self.engine.prompts, compiled
 
     def _compile_resource(self, given: Resource, options: dict[str, Any]) -> tuple[Catalog[Any], Any]:
         if "security" in given.options:
             security = options.pop("security", None)
             options["unsafe"] = UriTemplate(given.uri).variables if security is None else sorted(security.exempt_params)
+        if isinstance(hints := options.get("annotations"), Mapping):  # also hints of tools, which mean nothing here
+            options["annotations"] = {key: hints[key] for key in hints.keys() & {"audience", "priority", "lastModified"}}
         options = {"mime_type": UI_TYPE if given.uri.startswith("ui://") else "text/plain", **options}
         function = resource_function(given.fn)
         item = registry.resources.compile_resource(given.uri, function, options, injectable=dovetail.Context)  # type: ignore[arg-type]
@@ -213,24 +186,39 @@ class FastMCP(Server):
 
     def add_transform(self, transform: Any) -> None:
         if isinstance(transform, Visibility):
-            self._choose(transform.enabled, transform.chosen)
+            self._set_visibility(choice(transform.enabled, transform.chosen))
         elif self.engine.mounts is not None:
             raise no_equal("add_transform beside mounted servers", PAGE, "mount(…, transforms=) changes their tools")
         else:
             self.change_items(transform.apply)
 
     def disable(self, **chosen: Any) -> None:
-        self._choose(False, chosen)
+        self._set_visibility(choice(False, chosen))
 
     def enable(self, *, only: bool = False, **chosen: Any) -> None:
-        self._choose(True, chosen, only)
+        self._set_visibility(choice(True, chosen, only))
 
-    def _choose(self, enabled: bool, chosen: Mapping[str, Any], only: bool = False) -> None:
-        """Unlike Dovetail's own, also before anything has these names or tags."""
-        given = fitting(chosen)
-        rule = VisibilityRule(enabled, *(texts(given.get(each, ()), f"{each} of enable, disable") for each in ("tags", "names")))
+    def _set_visibility(self, rules: Sequence[VisibilityRule]) -> None:
         for catalog in self._catalogs:
-            catalog.set_visibility((VisibilityRule(False), rule) if only else (rule,))
+            catalog.set_visibility(tuple(rules))
+
+    def completion(self, handler: Any = None) -> Any:  # type: ignore[override]
+        """Register the function that completes all arguments; it gets models of mcp_types."""
+        if handler is None:
+            return self.completion
+
+        async def complete(ref: Any, argument: Any, context: Any) -> Any:
+            import mcp_types
+
+            kind = mcp_types.PromptReference if ref.type == "ref/prompt" else mcp_types.ResourceTemplateReference
+            target = kind.model_validate(msgspec.to_builtins(ref))
+            found = handler(target, argument, context)
+            found = await found if inspect.isawaitable(found) else found
+            is_model = isinstance(found, mcp_types.Completion)
+            return dovetail.Completion(found.values, found.total, found.has_more) if is_model else found or []
+
+        super().completion(complete)
+        return handler
 
     def add_middleware(self, middleware: Any) -> None:
         middleware.attach(self)
@@ -389,13 +377,16 @@ def _task(given: Any) -> Any:
     return given.mode != "forbidden" and NativeTaskConfig(mode=given.mode, **seconds)  # type: ignore[arg-type]
 
 
-class ResourceSecurity(msgspec.Struct, frozen=True, kw_only=True):
+class ResourceSecurity:
     """The variables of a template that are not screened."""
 
-    exempt_params: Any = frozenset()
+    def __init__(self, *, exempt_params: Any = (), **switches: bool) -> None:
+        if not all(switches.values()):
+            raise no_equal("ResourceSecurity(reject_…=False)", PAGE, "name the variables in exempt_params=")
+        self.exempt_params = exempt_params
 
 
-def AppConfig(**fields: Any) -> dict[str, Any]:  # noqa: N802
+def AppConfig(**fields: Any) -> dict[str, Any]:
     """Settings of a view, in the words of the protocol."""
     words = {name: name.split("_") for name, value in fields.items() if value is not None}
     return {first + "".join(map(str.title, rest)): fields[name] for name, (first, *rest) in words.items()}
@@ -417,11 +408,35 @@ def create_proxy(target: Any, *, mode: str | None = None, name: str | None = Non
     return server
 
 
-def NpxStdioTransport(package: str, args: Sequence[str] | None = None, **_: Any) -> list[str]:  # noqa: N802
+class EventStore:
+    """Nothing: events are stored anyway, in the state of the server."""
+
+    def __init__(self, **_: Any) -> None:
+        pass
+
+
+class ResourceError(dovetail.ToolError):
+    """A reason that clients are shown."""
+
+
+class AuthorizationError(dovetail.ToolError):
+    """Access is denied."""
+
+
+class InsufficientScopeError(AuthorizationError):
+    """The token has too few scopes."""
+
+
+def get_tracer(version: str | None = None) -> Any:
+    trace: Any = import_module("opentelemetry.trace")
+    return trace.get_tracer("fastmcp", version)
+
+
+def NpxStdioTransport(package: str, args: Sequence[str] | None = None, **_: Any) -> list[str]:
     return ["npx", "-y", package, *(args or ())]
 
 
-def UvxStdioTransport(tool_name: str, tool_args: Sequence[str] | None = None, **_: Any) -> list[str]:  # noqa: N802
+def UvxStdioTransport(tool_name: str, tool_args: Sequence[str] | None = None, **_: Any) -> list[str]:
     return ["uvx", tool_name, *(tool_args or ())]
 
 
@@ -461,15 +476,10 @@ settings = Settings()
 # ── names ──
 
 MODULES = frozenset(
-    "apps auth auth0 authorization aws azure base caching client clerk completions context debug dependencies discord "
-    "elicitation error_handling event_store exceptions experimental extension extensions fastmcp_provider filesystem "
-    "function_parsing function_prompt function_resource function_tool github google http huggingface introspection jwt "
-    "keycloak lifespan local_provider logging low_level middleware namespace oauth_proxy oci oidc_proxy openapi "
-    "ping prompt prompts providers proxy rate_limiting resource resources response_limiting scalekit search security "
-    "server sessions settings skills stdio supabase tasks telemetry template timing tool tool_transform tools transforms "
-    "transports types utilities versions visibility workos code_mode".split()
+    ["apps", "auth", "auth0", "authorization", "aws", "azure", "base", "caching", "client", "clerk", "completions", "context", "debug", "dependencies", "discord", "elicitation", "error_handling", "event_store", "exceptions", "experimental", "extension", "extensions", "fastmcp_provider", "filesystem", "function_parsing", "function_prompt", "function_resource", "function_tool", "github", "google", "http", "huggingface", "introspection", "jwt", "keycloak", "lifespan", "local_provider", "logging", "low_level", "middleware", "namespace", "oauth_proxy", "oci", "oidc_proxy", "openapi", "ping", "prompt", "prompts", "providers", "proxy", "rate_limiting", "resource", "resources", "response_limiting", "scalekit", "search", "security", "server", "sessions", "settings", "skills", "stdio", "supabase", "tasks", "telemetry", "template", "timing", "tool", "tool_transform", "tools", "transforms", "transports", "types", "utilities", "versions", "visibility", "workos", "code_mode"]
 )
-LocalProvider = FastMCP
+FastMCPError = PromptError = ValidationError = dovetail.ToolError
+NotFoundError = dovetail.NotFound
 MISSING = {
     **dict.fromkeys(("FastMCPApp", "Approval", "Choice", "FileUpload", "FormInput", "GenerativeUI"), "views are HTML: add_ui"),
     **dict.fromkeys(("CodeMode", "GetSchemas", "GetTags", "ListTools", "MontySandboxProvider", "Search"), "tool_search="),
@@ -482,8 +492,6 @@ MISSING = {
     **dict.fromkeys(("CurrentDocket", "CurrentWorker"), "tasks run in the server's own workers"),
     **dict.fromkeys(("OAuthProvider", "InMemoryOAuthProvider"), "an AuthServer is the authorization server"),
     "EntraOBOToken": "`await ctx.upstream_token()` is the user's token",
-    "EventStore": "events are in the state of the server: run(state=…)",
-    "get_tracer": "get a tracer of OpenTelemetry",
     "RSAKeyPair": "make keys by a library of yours",
 }
 _HERE = ("components", "context", "auth", "middleware")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import msgspec
 from msgspec import UNSET
@@ -16,15 +16,17 @@ from msgspec.structs import replace
 
 from dovetail import registry
 from dovetail.compat import no_equal
-from dovetail.compat.fastmcp_context import PAGE, ResourceContent, ResourceResult
+from dovetail.compat.fastmcp_context import PAGE, ResourceContent, ResourceResult, fitting
 from dovetail.engine.context import request_of
 from dovetail.engine.current_context import get_context
 from dovetail.protocol import results, types
-from dovetail.registry.functions import outermost
+from dovetail.protocol.session import VisibilityRule
+from dovetail.registry.functions import _Namespace, members, outermost
 from dovetail.registry.mounts import rename_uri
 from dovetail.registry.tools import Tool as CompiledTool
 from dovetail.registry.tools import shape_unstructured
 from dovetail.registry.transforms import ArgTransform as ArgTransform
+from dovetail.registry.visibility import texts
 from dovetail.schema.encode import encode_json, to_jsonable
 
 MARK = "__fastmcp__"  # the attribute of functions that the standalone decorators have marked
@@ -136,6 +138,29 @@ def resource_function(function: Callable[..., Any]) -> Callable[..., Any]:
             listed = value.contents if isinstance(value, ResourceResult) else [value]
             return [each.at(context.request.params.uri) for each in listed]
         return json.dumps(to_jsonable(value))
+
+    return returning(function, convert)
+
+
+def asking_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with an `InputRequiredResult` of mcp_types as Dovetail's; its annotation is without it."""
+    returns = _Namespace(inspect.unwrap(function)).resolve(inspect.signature(function).return_annotation, "")
+    kept = [each for each in members(returns) if getattr(each, "__name__", "") != "InputRequiredResult"]
+    if kept == list(members(returns)):
+        return function
+
+    def convert(value: Any) -> Any:
+        from dovetail.compat.mcp_context import to_input_required
+
+        return to_input_required(value) if type(value).__name__ == "InputRequiredResult" else value
+
+    made: Any = returning(function, convert)
+    made.__signature__ = inspect.signature(function).replace(return_annotation=Union[tuple(kept)] if kept else None)
+    return made  # type: ignore[no-any-return]
+
+
+def returning(function: Callable[..., Any], convert: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The function, with converted values."""
 
     async def convert_later(value: Any) -> Any:
         return convert(await value)
@@ -366,6 +391,87 @@ class Provider:
 
     def attach(self, server: Any, namespace: str | None) -> None:
         raise no_equal(f"the provider {type(self).__name__}", PAGE, "mount a server, which may be a Proxy or an OpenApi")
+
+
+class Registering:
+    """The decorators of servers and of `LocalProvider`."""
+
+    def add_component(self, given: Component) -> Component:
+        raise NotImplementedError
+
+    def tool(self, given: Any = None, **options: Any) -> Any:
+        """Register a function as a tool; a decorator, or `tool(function, …)`."""
+        return self._register(Tool, given, options)
+
+    def prompt(self, given: Any = None, **options: Any) -> Any:
+        return self._register(Prompt, given, options)
+
+    def resource(self, uri: str, **options: Any) -> Any:
+        if not isinstance(uri, str):
+            raise TypeError('@resource needs the URI: write @resource("scheme://path")')
+        return self._register(Resource, None, {**options, "uri": uri})
+
+    def _register(self, kind: type[Component], given: Any, options: Mapping[str, Any]) -> Any:
+        def register(function: Any) -> Any:
+            self.add_component(kind(function, **options))
+            return function
+
+        if isinstance(given, str):
+            options = {**options, "name": given}
+        return register(given) if callable(given) else register
+
+    def add_tool(self, tool: Any) -> Component:
+        return self.add_component(component(tool, Tool))
+
+    def add_prompt(self, prompt: Any) -> Component:
+        return self.add_component(component(prompt, Prompt))
+
+    def add_resource(self, resource: Any) -> Component:
+        return self.add_component(component(resource, Resource))
+
+    add_template = add_resource
+
+
+class LocalProvider(Registering, Provider):
+    """Components for several servers, and which of them are shown."""
+
+    def __init__(self, on_duplicate: str = "warn") -> None:
+        del on_duplicate
+        self._components: list[Component] = []
+        self._servers: list[Any] = []
+        self._rules: list[VisibilityRule] = []
+
+    def add_component(self, given: Component) -> Component:
+        self._components.append(given)
+        for server in self._servers:
+            server.add_component(given)
+        return given
+
+    def enable(self, *, only: bool = False, **chosen: Any) -> None:
+        self._rules += choice(True, chosen, only)
+
+    def disable(self, **chosen: Any) -> None:
+        self._rules += choice(False, chosen)
+
+    def attach(self, server: Any, namespace: str | None) -> None:
+        if namespace is not None:
+            raise no_equal("a namespace of LocalProvider", PAGE, "add it to a FastMCP, and mount that")
+        self._servers.append(server)
+        for each in self._components:
+            server.add_component(each)
+            name, is_shown = getattr(each, "uri", each.name), True
+            for rule in self._rules:
+                if (not rule.tags or each.tags & {*rule.tags}) and (not rule.names or name in rule.names):
+                    is_shown = rule.enabled
+            if not is_shown:
+                server.disable(names={name})
+
+
+def choice(enabled: bool, chosen: Mapping[str, Any], only: bool = False) -> list[VisibilityRule]:
+    """The rules of `enable` and `disable`; unlike Dovetail's own, also where nothing has these names or tags."""
+    given = fitting(chosen)
+    rule = VisibilityRule(enabled, *(texts(given.get(each, ()), f"{each} of enable, disable") for each in ("tags", "names")))
+    return [VisibilityRule(False), rule] if only else [rule]
 
 
 class FastMCPProvider(Provider):

@@ -242,7 +242,7 @@ class CallArgument:
         return Marker(argument)
 
 
-def Depends(dependency: Callable[..., Any], *, use_cache: bool = True, **bindings: Any) -> Any:  # noqa: N802
+def Depends(dependency: Callable[..., Any], *, use_cache: bool = True, **bindings: Any) -> Any:
     """Let a function fill a parameter; it may be a context manager, and take arguments of the call."""
     inner = inspect.unwrap(dependency)
     if inner is not dependency and (inspect.isasyncgenfunction(inner) or inspect.isgeneratorfunction(inner)):
@@ -282,7 +282,7 @@ CurrentHeaders = _filled_by(lambda: get_http_headers())
 CurrentAccessToken = _filled_by(_token)
 
 
-def TokenClaim(name: str) -> Any:  # noqa: N802
+def TokenClaim(name: str) -> Any:
     return Marker(lambda: _token().claims[name])
 
 

@@ -1,40 +1,35 @@
 """FastMCP's middleware on Dovetail's, and the stock ones."""
 
 import asyncio
+import copy
 import dataclasses
 import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
-from dovetail import ProtocolError, ToolError
+from dovetail import ProtocolError, Request
 from dovetail.compat import no_equal
 from dovetail.compat.fastmcp_auth import AuthContext, run_auth_checks
 from dovetail.compat.fastmcp_context import PAGE
 from dovetail.compat.shared import AccessToken
 from dovetail.engine.current_context import get_context
-from dovetail.engine.dispatch import compile_chain
+from dovetail.engine.hooks import BY_METHOD
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.results import ListResult, ToolResult
 from dovetail.protocol.types import Text, tags_of
 from dovetail.registry.registration import Caching, parse_rates
 
-HOOKS = {
-    "initialize": "on_initialize", "server/discover": "on_discover", "tools/call": "on_call_tool",
-    "resources/read": "on_read_resource", "prompts/get": "on_get_prompt", "tools/list": "on_list_tools",
-    "resources/list": "on_list_resources", "resources/templates/list": "on_list_resource_templates",
-    "prompts/list": "on_list_prompts",
-}  # fmt: skip
-
 
 @dataclasses.dataclass(kw_only=True, frozen=True)
 class MiddlewareContext:
-    """A request on its way."""
+    """A message of the client on its way."""
 
     message: Any
     fastmcp_context: Any = None
@@ -54,70 +49,55 @@ CallNext = Callable[[MiddlewareContext], Awaitable[Any]]
 
 
 class Middleware:
-    """Subclasses have hooks: `on_message`, `on_request`, `on_call_tool` …"""
+    """FastMCP's form of Dovetail's: subclasses have hooks such as `on_call_tool`."""
 
     def attach(self, server: Any) -> None:
-        """Become middleware of a server."""
+        server.engine.use(self._around)
+        server.engine.notification_hooks.append(self._beside)
 
-        async def middleware(request: Any, call_next: Any) -> Any:
-            params = msgspec.to_builtins(request.params)
-            if isinstance(arguments := getattr(request.params, "arguments", None), bytes | msgspec.Raw):
-                params["arguments"] = msgspec.json.decode(arguments)
-            message = SimpleNamespace(**params)
+    async def _around(self, request: Request, call_next: Callable[[Request], Awaitable[Any]]) -> Any:
+        """Dovetail's middleware: a changed message changes the request, and a list is a list of definitions."""
+        given: dict[str, Any] = {name: getattr(request.params, name) for name in request.params.__struct_fields__}
+        if isinstance(given.get("arguments"), msgspec.Raw | bytes):
+            given["arguments"] = msgspec.json.decode(given["arguments"] or b"{}")
+        listed: list[ListResult] = []
 
-            async def go_on(context: MiddlewareContext) -> Any:
-                if vars(context.message) != params or context.message is not message:
-                    changed = {**vars(context.message)}
-                    if "arguments" in changed and request.method == "tools/call":
-                        changed["arguments"] = msgspec.Raw(encode(changed["arguments"]))
-                    known = {each: value for each, value in changed.items() if hasattr(request.params, each)}
-                    request.params = msgspec.structs.replace(request.params, **known)
-                result = await call_next(request)
-                return _Listed(result) if isinstance(result, ListResult) else result
+        async def go_on(context: MiddlewareContext) -> Any:
+            changed = {name: value for name, value in vars(context.message).items() if given.get(name) != value}
+            if request.method == "tools/call" and "arguments" in changed:
+                changed["arguments"] = msgspec.Raw(encode(changed["arguments"]))
+            request.params = msgspec.structs.replace(request.params, **changed)
+            result = await call_next(request)
+            if not isinstance(result, ListResult):
+                return result
+            listed[:] = [result]
+            return list(result.items)
 
-            ctx = get_context()
-            found = await self(MiddlewareContext(message=message, fastmcp_context=ctx, method=request.method), go_on)
-            return found.result() if isinstance(found, _Listed) else _as_result(found, request, self)
+        context = MiddlewareContext(
+            message=SimpleNamespace(**copy.deepcopy(given)), fastmcp_context=get_context(), method=request.method
+        )
+        found = await self(context, go_on)
+        if not listed:
+            return found
+        if tuple(found) != listed[0].items:
+            listed[0].items = found
+        return listed[0]
 
-        server.engine.use(middleware)
+    async def _beside(self, notification: Any, call_next: Any) -> Any:
+        message = SimpleNamespace(**(notification.params or {}))
+        await self(MiddlewareContext(message=message, type="notification", method=notification.method), call_next)
+        return await call_next(notification)
 
     async def __call__(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        names = [HOOKS.get(context.method or ""), "on_request" if context.type == "request" else "on_notification"]
-        handler = call_next
-        for name in [each for each in (*names, "on_message") if each]:
-            handler = _bound(getattr(self, name), handler)
-        return await handler(context)
-
-    async def _pass(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        typed = BY_METHOD.get(context.method or "", "")
+        around = "on_request" if context.type == "request" else "on_notification"
+        for hook in filter(None, (getattr(self, name, None) for name in (typed, around, "on_message"))):
+            call_next = partial(_call, hook, call_next)
         return await call_next(context)
 
-    on_message = on_request = on_notification = on_initialize = on_discover = on_call_tool = _pass
-    on_read_resource = on_get_prompt = on_list_tools = on_list_resources = _pass
-    on_list_resource_templates = on_list_prompts = _pass
 
-
-def _bound(hook: Any, call_next: CallNext) -> CallNext:
-    return lambda context: hook(context, call_next)
-
-
-class _Listed(list[Any]):
-    """The items of a list result."""
-
-    def __init__(self, result: ListResult) -> None:
-        super().__init__(result.items)
-        self._result = result
-
-    def result(self) -> ListResult:
-        if tuple(self) != self._result.items:
-            self._result.items = self
-        return self._result
-
-
-def _as_result(found: Any, request: Any, middleware: Any) -> Any:
-    if isinstance(found, Sequence) and not isinstance(found, str):
-        raise TypeError(f"{type(middleware).__name__}: return the list that call_next gave, with other items in it")
-    del request
-    return found
+async def _call(hook: Any, call_next: CallNext, context: MiddlewareContext) -> Any:
+    return await hook(context, call_next)
 
 
 # ── stock middleware ──
@@ -302,10 +282,6 @@ class PingMiddleware(Middleware):
         pass
 
 
-class AuthorizationError(ToolError):
-    """Access is denied."""
-
-
 class AuthMiddleware(Middleware):
     """Hides what the checks don't allow, and refuses it."""
 
@@ -325,9 +301,7 @@ class AuthMiddleware(Middleware):
         return await run_auth_checks(self.auth, AuthContext(AccessToken.of(principal), component))
 
     async def _list(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        found = await call_next(context)
-        found[:] = [each for each in found if await self._may_use(each)]
-        return found
+        return [each for each in await call_next(context) if await self._may_use(each)]
 
     on_list_tools = on_list_resources = on_list_resource_templates = on_list_prompts = _list
 
@@ -349,5 +323,3 @@ class AuthMiddleware(Middleware):
             raise ProtocolError("Authorization failed: insufficient permissions", code=-32602)
         return await call_next(context)
 
-
-__all__ = ["compile_chain"]
