@@ -27,6 +27,7 @@ from dovetail.protocol.pagination import encode_base64url
 T = TypeVar("T")
 MAX_ANSWER = 256 * 1024  # bytes
 METADATA_TTL = 3600.0  # seconds
+GRANTED = "granted_scopes"  # our own among the claims: the scopes that the user has granted at the provider
 # Errors that say no to a code or a refresh token; all others say that something else is wrong.
 NOT_GOOD = {"invalid_grant", "interaction_required", "login_required", "consent_required"}
 NOT_GOOD |= {"bad_verification_code", "bad_refresh_token"}  # of GitHub
@@ -51,6 +52,7 @@ class TokenAnswer(Confidential, frozen=True):
     refresh_token: str | None = None
     id_token: str | None = None
     expires_in: int | float | str | None = None
+    scope: str | None = None  # what was granted; None: all that was requested
 
     @property
     def seconds(self) -> float | None:
@@ -108,7 +110,7 @@ class IdentityProvider:
     async def redeem(
         self, code: str, redirect_uri: str, verifier: str, nonce: str
     ) -> tuple[TokenAnswer, dict[str, Any]]:
-        """The tokens of a code, and the verified claims of its user."""
+        """The tokens of a code, and the verified claims of its user, beside what they have granted."""
         answer = await self._token(
             grant_type="authorization_code", code=code, redirect_uri=redirect_uri, code_verifier=verifier
         )
@@ -124,7 +126,8 @@ class IdentityProvider:
         for each in self.row.lists:
             if each.scope in self._scopes:
                 claims[each.claim] = await self._list(each.url, answer.access_token)
-        return answer, claims
+        granted = self._scopes if answer.scope is None else answer.scope.replace(",", " ").split()
+        return answer, {**claims, GRANTED: list(granted)}
 
     def identity(self, claims: dict[str, Any]) -> Identity:
         identity = self.row.identity(claims)

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,11 +19,13 @@ from dovetail.compat import no_equal
 from dovetail.compat.fastmcp_auth import AuthContext, run_auth_checks
 from dovetail.compat.fastmcp_components import (
     Component,
-    Registering,
+    Prompt,
     Resource,
+    Tool,
     Visibility,
     asking_function,
     choice,
+    component,
     peer_tool,
     resource_function,
 )
@@ -61,7 +64,7 @@ REFUSED = {
 }
 
 
-class FastMCP(Registering, Server):  # type: ignore[misc]
+class FastMCP(Server):
     """FastMCP's server, with its defaults."""
 
     def __init__(
@@ -80,16 +83,24 @@ class FastMCP(Registering, Server):  # type: ignore[misc]
             if key in OPTIONS and value is not None:
                 options[OPTIONS[key][0]] = OPTIONS[key][1](value)
         super().__init__(name or f"FastMCP-{secrets.token_hex(2)}", declare=DECLARED, **options)
-        self.engine.context_class = type("Context", (Context,), {"fastmcp": self})
+
+        class OwnContext(Context):
+            fastmcp = self
+
+        self.engine.context_class = OwnContext
         self.on_duplicate, self._tasks, self.auth = on_duplicate or "warn", bool(tasks), auth
         if auth is not None:
             auth.server = self
         self.trusts_caller = False  # on stdio, where it is the user of this machine
         self._changes: list[Callable[[Any], Any]] = []  # of what is registered
-        added = {self.add_transform: transforms, self.add_middleware: middleware, self.add_provider: providers}
-        for add, listed in {**added, self.add_tool: tools}.items():
-            for each in listed or ():
-                add(each)
+        for each in transforms or ():
+            self.add_transform(each)
+        for each in middleware or ():
+            self.add_middleware(each)
+        for each in providers or ():
+            self.add_provider(each)
+        for each in tools or ():
+            self.add_tool(each)
 
     @property
     def local_provider(self) -> "FastMCP":
@@ -100,6 +111,38 @@ class FastMCP(Registering, Server):  # type: ignore[misc]
         return self.engine.options.instructions
 
     # ── registration ──
+
+    def tool(self, given: Any = None, **options: Any) -> Any:
+        """Register a function as a tool; a decorator, or `tool(function, …)`."""
+        return self._register(Tool, given, options)
+
+    def prompt(self, given: Any = None, **options: Any) -> Any:
+        return self._register(Prompt, given, options)
+
+    def resource(self, uri: str, **options: Any) -> Any:
+        if not isinstance(uri, str):
+            raise TypeError('@resource needs the URI: write @resource("scheme://path")')
+        return self._register(Resource, None, {**options, "uri": uri})
+
+    def _register(self, kind: type[Component], given: Any, options: Mapping[str, Any]) -> Any:
+        def register(function: Any) -> Any:
+            self.add_component(kind(function, **options))
+            return function
+
+        if isinstance(given, str):
+            options = {**options, "name": given}
+        return register(given) if callable(given) else register
+
+    def add_tool(self, tool: Any) -> Component:  # type: ignore[override]
+        return self.add_component(component(tool, Tool))
+
+    def add_prompt(self, prompt: Any) -> Component:  # type: ignore[override]
+        return self.add_component(component(prompt, Prompt))
+
+    def add_resource(self, resource: Any) -> Component:  # type: ignore[override]
+        return self.add_component(component(resource, Resource))
+
+    add_template = add_resource
 
     def add_component(self, given: Component) -> Component:
         options = {key: value for key, value in given.options.items() if value is not None}
@@ -154,7 +197,9 @@ class FastMCP(Registering, Server):  # type: ignore[misc]
             security = options.pop("security", None)
             options["unsafe"] = UriTemplate(given.uri).variables if security is None else sorted(security.exempt_params)
         if isinstance(hints := options.get("annotations"), Mapping):  # also hints of tools, which mean nothing here
-            options["annotations"] = {key: hints[key] for key in hints.keys() & {"audience", "priority", "lastModified"}}
+            options["annotations"] = {
+                key: hints[key] for key in hints.keys() & {"audience", "priority", "lastModified"}
+            }
         options = {"mime_type": UI_TYPE if given.uri.startswith("ui://") else "text/plain", **options}
         function = resource_function(given.fn)
         item = registry.resources.compile_resource(given.uri, function, options, injectable=dovetail.Context)  # type: ignore[arg-type]
@@ -242,11 +287,9 @@ class FastMCP(Registering, Server):  # type: ignore[misc]
         self.mount(server, prefix)
 
     def add_provider(self, provider: Any, *, namespace: str = "") -> None:
-        provider.attach(self, namespace or None)
-
-    def attach(self, server: "FastMCP", namespace: str | None) -> None:
-        """Be a provider of another server."""
-        server.mount(self, namespace)
+        if not isinstance(provider, Server):
+            raise no_equal(f"the provider {type(provider).__name__}", PAGE, "mount a server, a Proxy or an OpenApi")
+        self.mount(provider, namespace or None)
 
     @classmethod
     def as_proxy(cls, backend: Any, **settings: Any) -> "FastMCP":
@@ -302,24 +345,29 @@ class FastMCP(Registering, Server):  # type: ignore[misc]
             return {key: value for key, value in options.items() if key == "state"}
         if options.pop("middleware", None):
             raise no_equal("run(middleware=)", PAGE, "serve http_app(middleware=…) with a server of its own")
-        return self._http_options(options)
+        return self._http(options)
 
-    def _http_options(self, given: dict[str, Any]) -> Any:
+    def _http(self, given: dict[str, Any]) -> Any:
+        """The peer's keywords as Dovetail's; JSON or a stream is the client's choice, and events are always stored."""
         renamed = {"stateless_http": "stateless", "session_idle_timeout": "session_timeout"}
-        options = {renamed.get(key, key): value for key, value in given.items() if value is not None}
-        for key in ("json_response", "event_store", "retry_interval", "uvicorn_config"):
-            options.pop(key, None)
-        if options.pop("host_origin_protection", True) is False:
-            raise no_equal("host_origin_protection=False", PAGE, "allowed_hosts= and allowed_origins= name who may call")
+        without_effect = ("json_response", "event_store", "retry_interval", "uvicorn_config", "host_origin_protection")
+        if given.get("host_origin_protection") is False:
+            reason = "allowed_hosts= and allowed_origins= name who may call"
+            raise no_equal("host_origin_protection=False", PAGE, reason)
+        known = {key: value for key, value in given.items() if value is not None and key not in without_effect}
+        return {renamed.get(key, key): value for key, value in known.items()}
+
+    def http_options(self, given: Any, *, running: bool = False) -> Any:
+        """Dovetail's; from here on the path of the endpoint is known, and so what auth= means."""
+        options = super().http_options(given, running=running)
         if self.auth is not None and self.engine.options.auth is None:
-            auth = self.auth.auth(options.get("path", "/mcp").rstrip("/"))
-            self.engine.options = replace(self.engine.options, auth=auth)
+            self.engine.options = replace(self.engine.options, auth=self.auth.auth(options.path.rstrip("/")))
         return options
 
     def http_app(self, path: str | None = None, middleware: Any = None, transport: str = "http", **options: Any) -> Any:
         """The ASGI app, inside of Starlette's middleware."""
         del transport
-        return HostedApp(self.asgi(**self._http_options({"path": path, **options})), middleware or ())
+        return HostedApp(self.asgi(**self._http({"path": path, **options})), middleware or ())
 
     # ── what it offers ──
 
@@ -358,10 +406,14 @@ class HostedApp:
 
 
 class TasksExtension:
-    """Nothing: tasks are a part of Dovetail."""
+    """Tasks, which are a part of Dovetail."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
+
+
+class EventStore(TasksExtension):
+    """Events, which are stored anyway, in the state of the server."""
 
 
 class TaskConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -401,18 +453,11 @@ def create_proxy(target: Any, *, mode: str | None = None, name: str | None = Non
     if isinstance(target, Mapping) and "mcpServers" in target:
         parts: list[Any] = list(dovetail.Proxy.from_config(target).values())
     else:
-        version = {"protocol_version": mode} if mode is not None and mode[:2] == "20" else {}
+        version: Any = {"protocol_version": mode} if mode is not None and mode[:2] == "20" else {}
         parts = [target if isinstance(target, Server) else dovetail.Proxy(target, **version)]
     for each in parts:
         server.mount(each)
     return server
-
-
-class EventStore:
-    """Nothing: events are stored anyway, in the state of the server."""
-
-    def __init__(self, **_: Any) -> None:
-        pass
 
 
 class ResourceError(dovetail.ToolError):
@@ -462,48 +507,48 @@ class Lifespan:
 lifespan = ContextManagerLifespan = combine_lifespans = Lifespan
 
 
-class Settings(msgspec.Struct):
-    """`fastmcp.settings`: what of it can be set has its place in Dovetail's options and DOVETAIL_… variables."""
-
-    log_level: str = "INFO"
-    host: str = "127.0.0.1"
-    port: int = 8000
-    mask_error_details: bool = True
-
-
-settings = Settings()
+settings = SimpleNamespace(log_level="INFO", host="127.0.0.1", port=8000, mask_error_details=True)
 
 # ── names ──
 
-MODULES = frozenset(
-    ["apps", "auth", "auth0", "authorization", "aws", "azure", "base", "caching", "client", "clerk", "completions", "context", "debug", "dependencies", "discord", "elicitation", "error_handling", "event_store", "exceptions", "experimental", "extension", "extensions", "fastmcp_provider", "filesystem", "function_parsing", "function_prompt", "function_resource", "function_tool", "github", "google", "http", "huggingface", "introspection", "jwt", "keycloak", "lifespan", "local_provider", "logging", "low_level", "middleware", "namespace", "oauth_proxy", "oci", "oidc_proxy", "openapi", "ping", "prompt", "prompts", "providers", "proxy", "rate_limiting", "resource", "resources", "response_limiting", "scalekit", "search", "security", "server", "sessions", "settings", "skills", "stdio", "supabase", "tasks", "telemetry", "template", "timing", "tool", "tool_transform", "tools", "transforms", "transports", "types", "utilities", "versions", "visibility", "workos", "code_mode"]
-)
+WORDS = """
+apps auth auth0 authorization aws azure base caching client clerk code_mode completions context debug dependencies
+discord elicitation error_handling event_store exceptions experimental extension extensions fastmcp_provider filesystem
+function_parsing function_prompt function_resource function_tool github google http huggingface introspection jwt
+keycloak lifespan local_provider logging low_level middleware namespace oauth_proxy oci oidc_proxy openapi ping prompt
+prompts providers proxy rate_limiting resource resources response_limiting scalekit search security server sessions
+settings skills stdio supabase tasks telemetry template timing tool tool_transform tools transforms transports types
+utilities versions visibility workos
+"""
+MODULES = frozenset(WORDS.split())
 FastMCPError = PromptError = ValidationError = dovetail.ToolError
 NotFoundError = dovetail.NotFound
-MISSING = {
-    **dict.fromkeys(("FastMCPApp", "Approval", "Choice", "FileUpload", "FormInput", "GenerativeUI"), "views are HTML: add_ui"),
-    **dict.fromkeys(("CodeMode", "GetSchemas", "GetTags", "ListTools", "MontySandboxProvider", "Search"), "tool_search="),
-    **dict.fromkeys(("BM25SearchTransform", "RegexSearchTransform"), "FastMCP's tools of a search; write tool_search=True"),
-    **dict.fromkeys(("PromptsAsTools", "ResourcesAsTools"), "clients have methods for these"),
-    **dict.fromkeys(("VersionFilter", "VersionSpec"), "a component has one version"),
-    **dict.fromkeys(("ServerExtension", "SkillsExtension"), "write an Extension of Dovetail"),
-    **dict.fromkeys(("SessionId", "SessionProvider", "get_session"), "ctx.state, or a Handle that a tool gives out"),
-    **dict.fromkeys(("ProxyProvider", "ProxyClient", "ProxyMetadataMiddleware", "FastMCPProxy"), "mount a Proxy"),
-    **dict.fromkeys(("CurrentDocket", "CurrentWorker"), "tasks run in the server's own workers"),
-    **dict.fromkeys(("OAuthProvider", "InMemoryOAuthProvider"), "an AuthServer is the authorization server"),
-    "EntraOBOToken": "`await ctx.upstream_token()` is the user's token",
-    "RSAKeyPair": "make keys by a library of yours",
-}
+MISSING = """
+FastMCPApp Approval Choice FileUpload FormInput GenerativeUI: views are HTML, see add_ui
+CodeMode GetSchemas GetTags Search MontySandboxProvider BM25SearchTransform RegexSearchTransform: see tool_search=
+PromptsAsTools ResourcesAsTools: clients have methods for these
+VersionFilter VersionSpec: a component has one version
+ServerExtension SkillsExtension: see Extension
+SessionId SessionProvider UserSession get_session: see ctx.state, and Handle for callers who are unknown
+Provider LocalProvider FastMCPProvider FileSystemProvider ProxyProvider ProxyClient: mount a server or a Proxy
+CallArgument: a dependency takes other dependencies, and the Context
+CurrentDocket CurrentWorker: tasks run in the server's own workers
+OAuthProvider InMemoryOAuthProvider: see AuthServer
+EntraOBOToken: `await ctx.upstream_token()` is the user's token
+SkillsDirectoryProvider SkillProvider ClaudeSkillsProvider: see add_skills
+forward forward_raw: write a tool that calls the function
+"""
 _HERE = ("components", "context", "auth", "middleware")
-_NATIVE = {"ToolError": "dovetail", "CallToolResult": "dovetail", "File": "dovetail", "get_access_token": "dovetail.compat.shared"}
 
 
 def __getattr__(name: str) -> Any:
-    for each in (f"dovetail.compat.fastmcp_{part}" for part in _HERE):
+    for each in (*(f"dovetail.compat.fastmcp_{part}" for part in _HERE), "dovetail.compat.shared"):
         if name in vars(import_module(each)):
             return vars(import_module(each))[name]
-    if name in _NATIVE:
-        return getattr(import_module(_NATIVE[name]), name)
+    if name in ("CallToolResult", "File", "ToolError"):
+        return getattr(dovetail, name)
     if name.startswith("__"):
         raise AttributeError(name)
-    raise no_equal(f"fastmcp's {name}", PAGE, MISSING.get(name, ""))
+    lines = (line.partition(": ") for line in MISSING.splitlines())
+    instead = next((fix for names, _, fix in lines if name in names.split()), "")
+    raise no_equal(f"fastmcp's {name}", PAGE, instead)

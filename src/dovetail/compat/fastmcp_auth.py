@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from dovetail.auth import Auth, Introspection, Jwt
-from dovetail.authserver import AuthServer, Provider, SignIn
+from dovetail.authserver import AuthServer, SignIn
+from dovetail.authserver.providers import openid_connect
 from dovetail.compat import no_equal
 from dovetail.compat.fastmcp_context import PAGE
 from dovetail.compat.shared import AccessToken, PeerVerifier
@@ -89,7 +90,7 @@ class AuthProvider:
     def public_url(self, path: str) -> str | None:
         return None if self.base_url is None else f"{self.base_url}{path}"
 
-    def verifiers(self, path: str) -> list[Any]:
+    def verifiers(self, path: str) -> list[Any]:  # noqa: ARG002
         raise no_equal(type(self).__name__, PAGE, "give Server(auth=) an AuthServer, a verifier or a function")
 
     def auth(self, path: str) -> Auth:
@@ -99,7 +100,9 @@ class AuthProvider:
         """Starlette routes for the origin of a host that has the app below a path."""
         from starlette.routing import Route
 
-        base = "" if self.base_url is None else "".join(self.base_url.partition("://")[2].partition("/")[1:]).rstrip("/")
+        base = (
+            "" if self.base_url is None else "".join(self.base_url.partition("://")[2].partition("/")[1:]).rstrip("/")
+        )
         paths = (f"oauth-protected-resource{base}{mcp_path}", f"oauth-authorization-server{base}")
         return [Route(f"/.well-known/{path}", _Documents(self, mcp_path)) for path in paths]
 
@@ -175,11 +178,11 @@ class DebugTokenVerifier(TokenVerifier):
     """Takes each token that a function agrees to, for development."""
 
     def __init__(
-        self, validate: Callable[[str], Any] = bool, client_id: str = "debug-client", scopes: Sequence[str] | None = None,
+        self, validate: Callable[[str], Any] = bool, client_id: str = "debug-client", scopes: Scopes = None,
         required_scopes: Scopes = None,
     ) -> None:  # fmt: skip
         super().__init__(None, required_scopes)
-        self._validate, self._client_id, self._scopes = validate, client_id, scopes or ()
+        self._validate, self._client_id, self._scopes = validate, client_id, _scopes(scopes)
         log.warning("DebugTokenVerifier: any caller may say that it is %s; not for production", client_id)
 
     async def verify_token(self, token: str) -> AccessToken | None:
@@ -202,7 +205,7 @@ class IntrospectionTokenVerifier(TokenVerifier):
         self._options = {"client_id": client_id, "client_secret": secret, "audience": audience, **cache}
         _check_others(others, type(self).__name__)
 
-    def verifiers(self, path: str) -> list[Any]:
+    def verifiers(self, path: str) -> list[Any]:  # noqa: ARG002
         return [Introspection(self._endpoint, **self._options)]
 
 
@@ -211,13 +214,13 @@ class RemoteAuthProvider(AuthProvider):
 
     def __init__(
         self, token_verifier: TokenVerifier, authorization_servers: Sequence[Any], base_url: Any,
-        scopes_supported: Sequence[str] | None = None, resource_name: str | None = None, resource_documentation: Any = None,
+        scopes_supported: Scopes = None, resource_name: str | None = None, resource_documentation: Any = None,
     ) -> None:  # fmt: skip
         super().__init__(base_url, token_verifier.required_scopes)
         del resource_name  # it is that of the server
         documentation = None if resource_documentation is None else str(resource_documentation)
         self._verifier, self._servers = token_verifier, [str(each) for each in authorization_servers]
-        self._options: dict[str, Any] = {"scopes_supported": scopes_supported or (), "documentation": documentation}
+        self._options: dict[str, Any] = {"scopes_supported": _scopes(scopes_supported), "documentation": documentation}
 
     def auth(self, path: str) -> Auth:
         options = {"public_url": self.public_url(path), "scopes": self.required_scopes, **self._options}
@@ -227,18 +230,27 @@ class RemoteAuthProvider(AuthProvider):
 class _Issuer(RemoteAuthProvider):
     """An issuer with which clients register themselves; its places are templates of the constructor's keywords."""
 
-    issuer, keys, server, audience, algorithm = "", "{issuer}/jwks", "{issuer}", "", None
+    issuer, keys, audience = "", "{issuer}/jwks", ""
+    authorization_server = "{issuer}"
 
     def __init__(
-        self, *, base_url: Any, required_scopes: Scopes = None, audience: Any = None, token_verifier: Any = None, **given: Any
+        self,
+        *,
+        base_url: Any,
+        required_scopes: Scopes = None,
+        audience: Any = None,
+        token_verifier: Any = None,
+        **given: Any,
     ) -> None:
-        metadata = {name: given.pop(name, None) for name in ("scopes_supported", "resource_name", "resource_documentation")}
+        metadata = {
+            name: given.pop(name, None) for name in ("scopes_supported", "resource_name", "resource_documentation")
+        }
         places = {name: str(value).rstrip("/") for name, value in given.items()}
         issuer = self.issuer.format(**places)
         options = {"issuer": issuer, "jwks_uri": self.keys.format(issuer=issuer, **places), "base_url": base_url}
         options |= {"audience": audience or self.audience.format(**places), "algorithm": given.get("algorithm")}
         verifier = token_verifier or _EndpointVerifier(**options, required_scopes=required_scopes)
-        super().__init__(verifier, [self.server.format(issuer=issuer, **places)], base_url, **metadata)
+        super().__init__(verifier, [self.authorization_server.format(issuer=issuer, **places)], base_url, **metadata)
 
 
 class KeycloakAuthProvider(_Issuer):
@@ -251,7 +263,7 @@ class AuthKitProvider(_Issuer):
 
 class ScalekitProvider(_Issuer):
     issuer, keys, audience = "{environment_url}", "{issuer}/keys", "{resource_id}"
-    server = "{environment_url}/resources/{resource_id}"
+    authorization_server = "{environment_url}/resources/{resource_id}"
 
 
 class SupabaseProvider(_Issuer):
@@ -263,7 +275,10 @@ class AzureJWTVerifier(JWTVerifier):
         self, *, client_id: str, tenant_id: str, required_scopes: Scopes = None, identifier_uri: str | None = None,
         base_authority: str = "login.microsoftonline.com",
     ) -> None:  # fmt: skip
-        authority, audience = f"https://{base_authority}/{tenant_id}", [client_id, identifier_uri or f"api://{client_id}"]
+        authority, audience = (
+            f"https://{base_authority}/{tenant_id}",
+            [client_id, identifier_uri or f"api://{client_id}"],
+        )
         keys = f"{authority}/discovery/v2.0/keys"
         super().__init__(issuer=f"{authority}/v2.0", jwks_uri=keys, audience=audience, required_scopes=required_scopes)
 
@@ -272,14 +287,21 @@ class MultiAuth(AuthProvider):
     """Several of them: the first that knows a token counts."""
 
     def __init__(
-        self, *, server: AuthProvider | None = None, verifiers: Any = (), base_url: Any = None, required_scopes: Scopes = None
+        self,
+        *,
+        server: AuthProvider | None = None,
+        verifiers: Any = (),
+        base_url: Any = None,
+        required_scopes: Scopes = None,
     ) -> None:
         listed = [verifiers] if isinstance(verifiers, AuthProvider) else list(verifiers or ())
         self._parts = listed if server is None else [server, *listed]
         if not self._parts:
             raise ValueError("MultiAuth needs a server or a verifier")
         first = self._parts[0]
-        super().__init__(base_url or first.base_url, first.required_scopes if required_scopes is None else required_scopes)
+        super().__init__(
+            base_url or first.base_url, first.required_scopes if required_scopes is None else required_scopes
+        )
 
     def verifiers(self, path: str) -> list[Any]:
         return [found for each in self._parts for found in each.verifiers(path)]
@@ -287,17 +309,6 @@ class MultiAuth(AuthProvider):
 
 # ── users sign in at an identity provider ──
 
-LIFETIME = "the tokens of Dovetail have lifetimes of their own"
-WITHOUT_EFFECT = {
-    "client_storage": "grants are in the state of the server: run(state=…)",
-    "fallback_access_token_expiry_seconds": LIFETIME,
-    "fallback_refresh_token_expiry_seconds": LIFETIME,
-    "fastmcp_access_token_expiry_seconds": LIFETIME,
-    "http_client": "Dovetail makes its requests itself",
-    "jwt_signing_key": "the secret of all workers is in DOVETAIL_SECRET",
-    "redirect_path": "register {base_url}/callback as the redirect URI",
-    "require_authorization_consent": "users are always asked",
-}
 REFUSED = {
     "allowed_client_redirect_uris": "the consent page shows where the answer goes",
     "client_auth_method": "it is client_secret_basic",
@@ -306,162 +317,125 @@ REFUSED = {
     "resource_base_url": "the endpoint is below base_url",
     "token_issuer": "the issuer is that of the tenant",
 }
-OF_NO_CONSEQUENCE = {
-    "cache_ttl_seconds", "consent_csp_policy", "forward_pkce", "forward_resource", "issuer_url", "jwks_refresh_interval",
-    "max_cache_size", "service_documentation_url", "ssrf_safe", "strict", "timeout_seconds", "token_endpoint_auth_method",
-    "token_expiry_threshold_seconds", "upstream_revocation_endpoint", "verify_id_token",
-}  # fmt: skip
 
 
 def _check_others(others: Mapping[str, Any], where: str) -> None:
-    """Warn of keywords without an effect; refuse those that must not be ignored."""
-    for name, value in others.items():
-        if name not in OF_NO_CONSEQUENCE | WITHOUT_EFFECT.keys() | REFUSED.keys():
-            raise TypeError(f"{where} got an unexpected keyword argument {name!r}")
-        if value is not None and name in REFUSED:
+    """Refuse keywords that must not be ignored, and warn of others, which have no effect."""
+    for name in (name for name, value in others.items() if value is not None):
+        if name in REFUSED:
             raise no_equal(f"{where}({name}=)", PAGE, REFUSED[name])
-        if value not in (None, True) and name in WITHOUT_EFFECT:
-            log.warning("%s(%s=) has no effect: %s", where, name, WITHOUT_EFFECT[name])
+        log.warning('%s(%s=) has no effect; see the page "%s" of the docs', where, name, PAGE)
 
 
 class SignInProvider(AuthProvider):
-    """`AuthServer(sign_in=)`. Users get those scopes that the identity provider has granted for them."""
+    """`AuthServer(sign_in=)`: users get those scopes of the server that the identity provider has granted for them."""
 
-    prefix = ""  # of the server's scopes at the identity provider
+    make: Callable[..., SignIn]  # from the own keywords of a class, the credentials, and options of all
 
     def __init__(
-        self, *, client_id: str, client_secret: str | None = None, base_url: Any = None, required_scopes: Scopes = None,
-        valid_scopes: Sequence[str] | None = None, additional_authorize_scopes: Sequence[str] | None = None,
-        extra_authorize_params: Mapping[str, str] | None = None, enable_cimd: bool = True, **others: Any,
+        self, *, client_id: str, client_secret: str | None = None, base_url: Any, required_scopes: Scopes = None,
+        valid_scopes: Scopes = None, additional_authorize_scopes: Scopes = None, enable_cimd: bool = True,
+        extra_authorize_params: Mapping[str, str] | None = None, **own: Any,
     ) -> None:  # fmt: skip
         super().__init__(base_url, required_scopes)
-        self.credentials = (client_id, client_secret or "")
-        self.scopes_supported = list(dict.fromkeys([*self.required_scopes, *(valid_scopes or ())]))
-        self._more_scopes = list(additional_authorize_scopes or ())
-        self._parameters, self._cimd = dict(extra_authorize_params or {}), enable_cimd
-        _check_others(others, type(self).__name__)
-
-    def sign_in(self, **options: Any) -> SignIn:
-        raise NotImplementedError
+        self.own, self.credentials = own, (client_id, client_secret or "")
+        self.scopes_supported = list(dict.fromkeys([*self.required_scopes, *_scopes(valid_scopes)]))
+        self._more_scopes, self._cimd = _scopes(additional_authorize_scopes), enable_cimd
+        self._parameters = dict(extra_authorize_params or {})
+        _check_others({name: value for name, value in own.items() if name not in OWN}, type(self).__name__)
 
     def verifiers(self, path: str) -> list[Any]:
-        if self.base_url is None:
-            raise TypeError(f"{type(self).__name__} needs base_url=")
-        upstream = [self._upstream(each) for each in self.scopes_supported]
-        sign_in = self.sign_in(scopes=[*upstream, *self._more_scopes], scopes_for=self._granted)
+        scopes = {scope: scope for scope in self.scopes_supported}
+        upstream = [*map(self._upstream, scopes), *self._more_scopes]
+        sign_in = type(self).make(self.own, *self.credentials, scopes=upstream, scopes_for=self._granted)
         row = sign_in.provider.row
         sign_in.provider.row = msgspec.structs.replace(row, parameters={**row.parameters, **self._parameters})
         log.info("%s: the redirect URI to register is %s/callback", type(self).__name__, self.base_url)
-        scopes = {each: each for each in self.scopes_supported}
-        resource = f"{self.base_url}{path}"
-        return [AuthServer(self.base_url, resource=resource, sign_in=sign_in, scopes=scopes, cimd=self._cimd)]
+        server, endpoint = str(self.base_url), f"{self.base_url}{path}"
+        return [AuthServer(server, resource=endpoint, sign_in=sign_in, scopes=scopes, cimd=self._cimd)]
 
     def _upstream(self, scope: str) -> str:
-        is_own = "://" not in scope and scope not in ("openid", "profile", "email", "offline_access")
-        return f"{self.prefix}{scope}" if is_own else scope
+        """A scope as the identity provider names it: Azure's have a prefix."""
+        is_own = "tenant_id" in self.own and "://" not in scope and scope not in OPENID
+        return f"{self.own.get('identifier_uri') or f'api://{self.credentials[0]}'}/{scope}" if is_own else scope
 
     def _granted(self, claims: Mapping[str, Any]) -> list[str]:
-        granted = claims.get("granted_scopes", ())
-        return [each for each in self.scopes_supported if {each, self._upstream(each)} & set(granted)]
+        granted = set(claims["granted_scopes"])
+        return [each for each in self.scopes_supported if granted & {each, self._upstream(each)}]
 
 
-class GitHubProvider(SignInProvider):
-    def sign_in(self, **options: Any) -> SignIn:
-        return SignIn.github(*self.credentials, **options)
+OPENID = {"openid", "profile", "email", "offline_access"}
+OWN = {  # keywords of single classes
+    "audience", "authkit_domain", "aws_region", "base_authority", "config_url", "domain", "identifier_uri", "tenant_id",
+    "token_verifier", "algorithm", "user_pool_id",
+}  # fmt: skip
 
 
-class GoogleProvider(SignInProvider):
-    def sign_in(self, **options: Any) -> SignIn:
-        return SignIn.google(*self.credentials, **options)
+def _issuer(own: Mapping[str, Any]) -> str:
+    return str(own["config_url"]).removesuffix("/.well-known/openid-configuration").rstrip("/")
 
 
-class DiscordProvider(SignInProvider):
-    def sign_in(self, **options: Any) -> SignIn:
-        return SignIn.discord(*self.credentials, **options)
+def _open_id(issuer: str, own: Mapping[str, Any], *credentials: str, **options: Any) -> SignIn:
+    row = openid_connect(issuer, "")
+    parameters = {"audience": own["audience"]} if own.get("audience") else {}
+    issuers = (issuer, f"{issuer}/")  # some end in a slash
+    return SignIn(msgspec.structs.replace(row, issuers=issuers, parameters=parameters), *credentials, **options)
 
 
-class WorkOSProvider(SignInProvider):
-    def __init__(self, *, authkit_domain: Any, **options: Any) -> None:
-        super().__init__(**options)
-        self._domain = str(authkit_domain)
-
-    def sign_in(self, **options: Any) -> SignIn:
-        return SignIn.workos(*self.credentials, domain=self._domain, **options)
+def _provider(name: str, make: Callable[..., SignIn]) -> type[SignInProvider]:
+    return type(name, (SignInProvider,), {"make": make, "__module__": __name__})
 
 
-class AWSCognitoProvider(SignInProvider):
-    def __init__(self, *, user_pool_id: str, aws_region: str = "eu-central-1", **options: Any) -> None:
-        super().__init__(**options)
-        self._pool = {"region": aws_region, "pool": user_pool_id}
-
-    def sign_in(self, **options: Any) -> SignIn:
-        return SignIn.cognito(*self.credentials, **self._pool, **options)
+GitHubProvider = _provider("GitHubProvider", lambda _, *pair, **more: SignIn.github(*pair, **more))
+GoogleProvider = _provider("GoogleProvider", lambda _, *pair, **more: SignIn.google(*pair, **more))
+DiscordProvider = _provider("DiscordProvider", lambda _, *pair, **more: SignIn.discord(*pair, **more))
+WorkOSProvider = _provider(
+    "WorkOSProvider", lambda own, *pair, **more: SignIn.workos(*pair, domain=str(own["authkit_domain"]), **more)
+)
+Auth0Provider = _provider(
+    "Auth0Provider",
+    lambda own, *pair, **more: SignIn.auth0(*pair, domain=_issuer(own), audience=own.get("audience") or "", **more),
+)
+AWSCognitoProvider = _provider(
+    "AWSCognitoProvider",
+    lambda own, *pair, **more: SignIn.cognito(
+        *pair, region=own.get("aws_region", "eu-central-1"), pool=own["user_pool_id"], **more
+    ),
+)
+OIDCProxy = _provider("OIDCProxy", lambda own, *pair, **more: _open_id(_issuer(own), own, *pair, **more))
+OCIProvider = _provider("OCIProvider", lambda own, *pair, **more: _open_id(_issuer(own), own, *pair, **more))
+ClerkProvider = _provider(
+    "ClerkProvider", lambda own, *pair, **more: _open_id(f"https://{own['domain']}", own, *pair, **more)
+)
+HuggingFaceProvider = _provider(
+    "HuggingFaceProvider", lambda own, *pair, **more: _open_id("https://huggingface.co", own, *pair, **more)
+)
 
 
 class AzureProvider(SignInProvider):
-    def __init__(
-        self, *, tenant_id: str, identifier_uri: str | None = None, base_authority: str = "login.microsoftonline.com",
-        **options: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(**options)
-        self._tenant = {"tenant": tenant_id, "cloud": f"https://{base_authority}"}
-        self.prefix = f"{identifier_uri or f'api://{self.credentials[0]}'}/"
-
-    def sign_in(self, **options: Any) -> SignIn:
-        return SignIn.entra(*self.credentials, **self._tenant, **options)
+    @staticmethod
+    def make(own: Mapping[str, Any], *credentials: str, **options: Any) -> SignIn:
+        cloud = f"https://{own.get('base_authority', 'login.microsoftonline.com')}"
+        return SignIn.entra(*credentials, tenant=own["tenant_id"], cloud=cloud, **options)
 
     @classmethod
     def from_b2c(cls, **_: Any) -> "AzureProvider":
         raise no_equal("AzureProvider.from_b2c", PAGE, "SignIn.oidc(issuer, client_id, client_secret) may do")
 
 
-class OIDCProxy(SignInProvider):
-    """A provider with OpenID Connect, by the URL of its metadata."""
-
-    def __init__(self, *, config_url: Any, audience: str | None = None, **options: Any) -> None:
-        for name in ("token_verifier", "algorithm"):  # the id token says who the user is
-            options.pop(name, None)
-        super().__init__(**options)
-        self.issuer = str(config_url).removesuffix("/.well-known/openid-configuration").rstrip("/")
-        self._parameters |= {} if audience is None else {"audience": audience}
-
-    def sign_in(self, **options: Any) -> SignIn:
-        host, issuers = self.issuer.partition("://")[2], (self.issuer, f"{self.issuer}/")  # some end in a slash
-        row = Provider(name=host, key=host, issuer=self.issuer, issuers=issuers, groups=("groups",))
-        return SignIn(row, *self.credentials, **options)
-
-
-class Auth0Provider(OIDCProxy):
-    def sign_in(self, **options: Any) -> SignIn:
-        return SignIn.auth0(*self.credentials, domain=self.issuer, **options)
-
-
-class OCIProvider(OIDCProxy):
-    pass
-
-
-class ClerkProvider(OIDCProxy):
-    def __init__(self, *, domain: str, **options: Any) -> None:
-        super().__init__(config_url=f"https://{domain}", **options)
-
-
-class HuggingFaceProvider(OIDCProxy):
-    def __init__(self, **options: Any) -> None:
-        super().__init__(config_url="https://huggingface.co", **options)
-
-
-class OAuthProxy(OIDCProxy):
-    """Users sign in at the issuer of upstream tokens, whose metadata name the endpoints."""
+class OAuthProxy(SignInProvider):
+    """Users sign in at the issuer of upstream tokens; its metadata name the endpoints."""
 
     def __init__(
-        self, *, upstream_client_id: str, token_verifier: Any, upstream_client_secret: str | None = None,
-        upstream_authorization_endpoint: Any, upstream_token_endpoint: Any, required_scopes: Scopes = None, **options: Any,
+        self, *, upstream_client_id: str, upstream_client_secret: str | None = None, token_verifier: Any,
+        upstream_authorization_endpoint: Any, upstream_token_endpoint: Any, required_scopes: Scopes = None, **own: Any,
     ) -> None:  # fmt: skip
         del upstream_authorization_endpoint, upstream_token_endpoint
         if not isinstance(token_verifier, JWTVerifier):
             fix = "without a JWTVerifier, which names the issuer, write SignIn(Provider(…), client_id, client_secret)"
             raise no_equal(f"OAuthProxy(token_verifier={type(token_verifier).__name__})", PAGE, fix)
-        scopes = required_scopes or token_verifier.required_scopes
-        credentials = {"client_id": upstream_client_id, "client_secret": upstream_client_secret}
-        super().__init__(config_url=token_verifier.issuers[0], required_scopes=scopes, **credentials, **options)
+        scopes, issuer = required_scopes or token_verifier.required_scopes, token_verifier.issuers[0]
+        own |= {"client_id": upstream_client_id, "client_secret": upstream_client_secret}
+        super().__init__(required_scopes=scopes, config_url=issuer, **own)
 
+    make = OIDCProxy.make

@@ -3,12 +3,10 @@
 import functools
 import inspect
 import json
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
-from importlib.util import module_from_spec, spec_from_file_location
+import operator
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -38,7 +36,9 @@ MARK = "__fastmcp__"  # the attribute of functions that the standalone decorator
 def _constructor(fields: Callable[..., dict[str, Any]], base: type) -> Any:
     """A metaclass of subclasses of a struct, whose constructor takes the peer's arguments."""
     kind: Any = type(base)
-    return type(kind)("PeersArguments", (kind,), {"__call__": lambda cls, *a, **k: kind.__call__(cls, **fields(*a, **k))})
+    return type(kind)(
+        "PeersArguments", (kind,), {"__call__": lambda cls, *a, **k: kind.__call__(cls, **fields(*a, **k))}
+    )
 
 
 def _message(content: Any, role: str = "user") -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _message(content: Any, role: str = "user") -> dict[str, Any]:
 
 def _prompt_result(messages: Any, description: str | None = None, meta: Any = None) -> dict[str, Any]:
     listed = messages if isinstance(messages, list | tuple) else [messages]
-    made = [each if isinstance(each, types.Message) else Message(each) for each in listed]
+    made = [each if isinstance(each, types.Message) else types.Message(**_message(each)) for each in listed]
     return {"messages": made, "description": description, "meta": meta}
 
 
@@ -55,7 +55,12 @@ def _tool_result(content: Any = None, structured_content: Any = None, meta: Any 
     if content is None and structured_content is None:
         raise ValueError("Either content or structured_content must be provided")
     plain = UNSET if structured_content is None else to_jsonable(structured_content)
-    return {"content": blocks(plain if content is None else content), "structured": plain, "meta": meta, "is_error": is_error}
+    return {
+        "content": blocks(plain if content is None else content),
+        "structured": plain,
+        "meta": meta,
+        "is_error": is_error,
+    }
 
 
 def _media(path: Any = None, data: Any = None, format: Any = None, annotations: Any = None, name: Any = None) -> Any:
@@ -63,11 +68,11 @@ def _media(path: Any = None, data: Any = None, format: Any = None, annotations: 
     return {key: each for key, each in given.items() if each is not None}
 
 
-class Message(types.Message, frozen=True, metaclass=_constructor(_message, types.Message)):
+class Message(types.Message, frozen=True, metaclass=_constructor(_message, types.Message)):  # type: ignore[metaclass]
     """`Message(content, role="user")`."""
 
 
-class PromptResult(results.PromptResult, frozen=True, metaclass=_constructor(_prompt_result, results.PromptResult)):
+class PromptResult(results.PromptResult, frozen=True, metaclass=_constructor(_prompt_result, results.PromptResult)):  # type: ignore[metaclass]
     meta: Mapping[str, Any] | None = None
 
     def encode(self, shaper: results.Shaper) -> bytes:
@@ -75,15 +80,17 @@ class PromptResult(results.PromptResult, frozen=True, metaclass=_constructor(_pr
         return encode_json({**msgspec.json.decode(encoded), "_meta": self.meta}) if self.meta else encoded
 
 
-class ToolResult(results.ToolResult, frozen=True, kw_only=True, metaclass=_constructor(_tool_result, results.ToolResult)):
+class ToolResult(  # type: ignore[metaclass]
+    results.ToolResult, frozen=True, kw_only=True, metaclass=_constructor(_tool_result, results.ToolResult)
+):
     """`ToolResult(content, structured_content)`."""
 
 
-class Image(types.Image, frozen=True, metaclass=_constructor(_media, types.Image)):
+class Image(types.Image, frozen=True, metaclass=_constructor(_media, types.Image)):  # type: ignore[metaclass]
     """`Image(path)`, `Image(data=…, format="png")`."""
 
 
-class Audio(types.Audio, frozen=True, metaclass=_constructor(_media, types.Audio)):
+class Audio(types.Audio, frozen=True, metaclass=_constructor(_media, types.Audio)):  # type: ignore[metaclass]
     """`Audio(path)`, `Audio(data=…, format="wav")`."""
 
 
@@ -104,13 +111,20 @@ def peer_tool(tool: CompiledTool) -> CompiledTool:
     wraps = schema is not None and schema.get("type") != "object" and "properties" not in schema
     if wraps and schema is not None:
         inner = {key: each for key, each in schema.items() if key != "$defs"}
-        whole = {"type": "object", "properties": {"result": inner}, "required": ["result"], "x-fastmcp-wrap-result": True}
+        whole = {
+            "type": "object",
+            "properties": {"result": inner},
+            "required": ["result"],
+            "x-fastmcp-wrap-result": True,
+        }
         whole |= {"$defs": schema["$defs"]} if "$defs" in schema else {}
         meta = {**(tool.definition.meta or {}), types.WRAPPED_KEY: True}
         tool = changed(tool, output_schema=whole, meta=meta)
 
     def to_result(value: Any) -> results.ToolResult:
-        shown = value if isinstance(value, results.ToolResult) else shape_unstructured(value) if is_content(value) else None
+        shown = (
+            value if isinstance(value, results.ToolResult) else shape_unstructured(value) if is_content(value) else None
+        )
         if shown is not None:
             return shape_unstructured(shown)
         plain = UNSET if isinstance(value, bytes) else to_jsonable(value)
@@ -155,7 +169,7 @@ def asking_function(function: Callable[..., Any]) -> Callable[..., Any]:
         return to_input_required(value) if type(value).__name__ == "InputRequiredResult" else value
 
     made: Any = returning(function, convert)
-    made.__signature__ = inspect.signature(function).replace(return_annotation=Union[tuple(kept)] if kept else None)
+    made.__signature__ = inspect.signature(function).replace(return_annotation=functools.reduce(operator.or_, kept or [None]))
     return made  # type: ignore[no-any-return]
 
 
@@ -189,7 +203,7 @@ class Component:
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         self.fn, self.options = function, options
-        self.name: str = options.get("name") or getattr(function, "__name__", type(function).__name__)
+        self.name = str(options.get("name") or getattr(function, "__name__", type(function).__name__))
         self.description: str | None = options.get("description") or inspect.getdoc(function)
         self.tags: set[str] = set(options.get("tags") or ())
 
@@ -208,45 +222,23 @@ class Tool(Component):
     @classmethod
     def from_tool(
         cls, tool: Any, *, name: str | None = None, transform_args: Mapping[str, ArgTransform] | None = None,
-        transform_fn: Callable[..., Any] | None = None, **options: Any,
+        transform_fn: Any = None, **options: Any,
     ) -> "Tool":  # fmt: skip
-        """Another tool of the same function; a `transform_fn` stands before it, and calls it by `forward`."""
+        """Another tool of the same function."""
+        if transform_fn is not None:
+            raise no_equal("Tool.from_tool(transform_fn=)", PAGE, "write a tool that calls the function")
         base = component(tool, Tool)
+        transform = registry.transforms.ToolTransform(name=name, arguments=transform_args or {})
         own = {**base.options, "name": base.name, "description": base.description, **options}
-        if transform_fn is None:
-            transform = registry.transforms.ToolTransform(name=name, arguments=transform_args or {})
-            return cls(base.fn, **own, transform=transform)
-        names = {change.name or own_name: own_name for own_name, change in (transform_args or {}).items()}
-
-        async def call(*args: Any, **named: Any) -> Any:
-            outer = _behind.set((base.fn, names))
-            try:
-                value = transform_fn(*args, **named)
-                return await value if inspect.isawaitable(value) else value
-            finally:
-                _behind.reset(outer)
-
-        functools.update_wrapper(call, transform_fn)
-        signature, returns = inspect.signature(transform_fn), inspect.signature(base.fn).return_annotation
-        if signature.return_annotation is signature.empty:
-            call.__signature__ = signature.replace(return_annotation=returns)  # type: ignore[attr-defined]
-        return cls(call, **{**own, "name": name or base.name})
-
-
-_behind: ContextVar[tuple[Callable[..., Any], Mapping[str, str]]] = ContextVar("fastmcp_behind")  # a `transform_fn`
-
-
-async def forward(**arguments: Any) -> Any:
-    """In a `transform_fn`: call the tool behind it, with arguments by the client's names."""
-    function, names = _behind.get()
-    value = function(**{names.get(name, name): each for name, each in arguments.items()})
-    return await value if inspect.isawaitable(value) else value
+        return cls(base.fn, **own, transform=transform)
 
 
 class Resource(Component):
     kind = "resource"
 
-    def __init__(self, function: Callable[..., Any], *, uri: Any = None, uri_template: Any = None, **options: Any) -> None:
+    def __init__(
+        self, function: Callable[..., Any], *, uri: Any = None, uri_template: Any = None, **options: Any
+    ) -> None:
         self.uri = str(uri or uri_template)
         super().__init__(function, **options)
 
@@ -305,7 +297,9 @@ def _decorator(kind: type[Component], first: str) -> Callable[..., Any]:
 
     def decorate(given: Any = None, **options: Any) -> Any:
         def mark(function: Any) -> Any:
-            setattr(function, MARK, (kind, {**options, **({} if given is function or given is None else {first: given})}))
+            setattr(
+                function, MARK, (kind, {**options, **({} if given is function or given is None else {first: given})})
+            )
             return function
 
         return mark(given) if callable(given) else mark
@@ -341,19 +335,11 @@ class ToolTransformConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def transform(self) -> Any:
-        named = {"name": self.name, "description": self.description}
-        return registry.transforms.ToolTransform(**named, arguments=dict(self.arguments))
+        arguments = dict(self.arguments)
+        return registry.transforms.ToolTransform(name=self.name, description=self.description, arguments=arguments)
 
 
-class Transform:
-    """Changes of what a server offers."""
-
-    def apply(self, item: Any) -> Any:
-        """The item as clients shall see it."""
-        raise no_equal(f"the transform {type(self).__name__}", PAGE, "mount(…, transforms=) changes tools")
-
-
-class Namespace(Transform):
+class Namespace:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
 
@@ -366,7 +352,7 @@ class Namespace(Transform):
         return replace(changed(item, uri_template=uri), template=type(item.template)(uri, item.template.wholes))
 
 
-class ToolTransform(Transform):
+class ToolTransform:
     def __init__(self, transforms: Mapping[str, ToolTransformConfig]) -> None:
         self.transforms = transforms
 
@@ -378,158 +364,15 @@ class ToolTransform(Transform):
         return made if config.title is None else changed(made, title=config.title)
 
 
-class Visibility(Transform):
+class Visibility:
     def __init__(self, enabled: bool, **chosen: Any) -> None:
         self.enabled, self.chosen = enabled, chosen
-
-
-# ── providers ──
-
-
-class Provider:
-    """What a server offers beside its own."""
-
-    def attach(self, server: Any, namespace: str | None) -> None:
-        raise no_equal(f"the provider {type(self).__name__}", PAGE, "mount a server, which may be a Proxy or an OpenApi")
-
-
-class Registering:
-    """The decorators of servers and of `LocalProvider`."""
-
-    def add_component(self, given: Component) -> Component:
-        raise NotImplementedError
-
-    def tool(self, given: Any = None, **options: Any) -> Any:
-        """Register a function as a tool; a decorator, or `tool(function, …)`."""
-        return self._register(Tool, given, options)
-
-    def prompt(self, given: Any = None, **options: Any) -> Any:
-        return self._register(Prompt, given, options)
-
-    def resource(self, uri: str, **options: Any) -> Any:
-        if not isinstance(uri, str):
-            raise TypeError('@resource needs the URI: write @resource("scheme://path")')
-        return self._register(Resource, None, {**options, "uri": uri})
-
-    def _register(self, kind: type[Component], given: Any, options: Mapping[str, Any]) -> Any:
-        def register(function: Any) -> Any:
-            self.add_component(kind(function, **options))
-            return function
-
-        if isinstance(given, str):
-            options = {**options, "name": given}
-        return register(given) if callable(given) else register
-
-    def add_tool(self, tool: Any) -> Component:
-        return self.add_component(component(tool, Tool))
-
-    def add_prompt(self, prompt: Any) -> Component:
-        return self.add_component(component(prompt, Prompt))
-
-    def add_resource(self, resource: Any) -> Component:
-        return self.add_component(component(resource, Resource))
-
-    add_template = add_resource
-
-
-class LocalProvider(Registering, Provider):
-    """Components for several servers, and which of them are shown."""
-
-    def __init__(self, on_duplicate: str = "warn") -> None:
-        del on_duplicate
-        self._components: list[Component] = []
-        self._servers: list[Any] = []
-        self._rules: list[VisibilityRule] = []
-
-    def add_component(self, given: Component) -> Component:
-        self._components.append(given)
-        for server in self._servers:
-            server.add_component(given)
-        return given
-
-    def enable(self, *, only: bool = False, **chosen: Any) -> None:
-        self._rules += choice(True, chosen, only)
-
-    def disable(self, **chosen: Any) -> None:
-        self._rules += choice(False, chosen)
-
-    def attach(self, server: Any, namespace: str | None) -> None:
-        if namespace is not None:
-            raise no_equal("a namespace of LocalProvider", PAGE, "add it to a FastMCP, and mount that")
-        self._servers.append(server)
-        for each in self._components:
-            server.add_component(each)
-            name, is_shown = getattr(each, "uri", each.name), True
-            for rule in self._rules:
-                if (not rule.tags or each.tags & {*rule.tags}) and (not rule.names or name in rule.names):
-                    is_shown = rule.enabled
-            if not is_shown:
-                server.disable(names={name})
 
 
 def choice(enabled: bool, chosen: Mapping[str, Any], only: bool = False) -> list[VisibilityRule]:
     """The rules of `enable` and `disable`; unlike Dovetail's own, also where nothing has these names or tags."""
     given = fitting(chosen)
-    rule = VisibilityRule(enabled, *(texts(given.get(each, ()), f"{each} of enable, disable") for each in ("tags", "names")))
+    rule = VisibilityRule(
+        enabled, *(texts(given.get(each, ()), f"{each} of enable, disable") for each in ("tags", "names"))
+    )
     return [VisibilityRule(False), rule] if only else [rule]
-
-
-class FastMCPProvider(Provider):
-    """A server; its transforms are those of the mount."""
-
-    def __init__(self, server: Any) -> None:
-        self.server = server
-        self._transforms: list[Transform] = []
-
-    def add_transform(self, transform: Transform) -> None:
-        self._transforms.append(transform)
-
-    def attach(self, server: Any, namespace: str | None) -> None:
-        changes: dict[str, Any] = {}
-        for each in self._transforms:
-            if isinstance(each, Namespace):
-                namespace = each.prefix
-            elif isinstance(each, ToolTransform):
-                prefix = f"{namespace}_" if namespace else ""
-                changes |= {name.removeprefix(prefix): config.transform for name, config in each.transforms.items()}
-            else:
-                each.apply(None)  # raises
-        server.mount(self.server, namespace, transforms=changes)
-
-
-class FileSystemProvider(Provider):
-    """The marked functions in the Python files of a folder."""
-
-    def __init__(self, root: Any = ".", reload: bool = False) -> None:
-        del reload
-        self.root = Path(root)
-
-    def attach(self, server: Any, namespace: str | None) -> None:
-        if namespace is not None:
-            raise no_equal("a namespace of FileSystemProvider", PAGE, "add it to a FastMCP, and mount that")
-        for path in sorted(self.root.rglob("*.py")):
-            spec = spec_from_file_location(f"fastmcp_file_{path.stem}_{abs(hash(path))}", path)
-            if spec is not None and spec.loader is not None and not path.name.startswith("__"):
-                module = sys.modules[spec.name] = module_from_spec(spec)
-                spec.loader.exec_module(module)
-                for each in [each for each in vars(module).values() if hasattr(each, MARK)]:
-                    server.add_component(component(each, Tool))
-
-
-class SkillsDirectoryProvider(Provider):
-    """Becomes `add_skills`."""
-
-    def __init__(self, roots: Any, **others: Any) -> None:
-        if named := [name for name, value in others.items() if value and name != "reload"]:
-            raise no_equal(f"SkillsDirectoryProvider({named[0]}=)", PAGE, "add_skills has no such option")
-        self.roots: Sequence[Any] = roots if isinstance(roots, list | tuple) else [roots]
-
-    def attach(self, server: Any, namespace: str | None) -> None:
-        del namespace
-        for root in filter(Path.is_dir, map(Path, self.roots)):
-            server.add_skills(root)
-
-
-class ClaudeSkillsProvider(SkillsDirectoryProvider):
-    def __init__(self, **others: Any) -> None:
-        super().__init__(Path.home() / ".claude" / "skills", **others)

@@ -1,6 +1,5 @@
 """FastMCP's Context, and what its dependencies inject."""
 
-import functools
 import inspect
 import uuid
 from collections.abc import Callable, Mapping
@@ -37,7 +36,8 @@ class ResourceContent:
     """The contents of a resource, without their URI."""
 
     def __init__(self, content: Any, mime_type: str | None = None, meta: Mapping[str, Any] | None = None) -> None:
-        guessed = {str: "text/plain", bytes: "application/octet-stream"}.get(type(content), "application/json")
+        known: Any = {str: "text/plain", bytes: "application/octet-stream"}
+        guessed = known.get(type(content), "application/json")
         self.content: Any = content if isinstance(content, str | bytes) else msgspec.json.encode(content).decode()
         self.mime_type, self.meta = mime_type or guessed, None if meta is None else dict(meta)
 
@@ -95,7 +95,7 @@ class Context(dovetail.Context[Any]):
     def request_context(self) -> Any:
         from dovetail.compat.mcp_context import ServerRequestContext
 
-        return ServerRequestContext.of(self)
+        return ServerRequestContext.of(self)  # type: ignore[arg-type]  # all of it that a session needs
 
     @property
     def session(self) -> Any:
@@ -127,7 +127,7 @@ class Context(dovetail.Context[Any]):
     async def close_sse_stream(self) -> None:
         await self.close_stream()
 
-    async def elicit(  # type: ignore[override]
+    async def elicit(
         self, message: str, response_type: Any = None, *, schema: Any = None, timeout: float | None = None,
         response_title: str | None = None, response_description: str | None = None,
     ) -> Any:  # fmt: skip
@@ -221,40 +221,27 @@ def get_http_request() -> Any:
         raise RuntimeError("No active HTTP request found.")
     headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in context.request.headers.items()]
     client = None if context.address is None else (context.address, 0)
-    scope = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": headers, "client": client}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/mcp",
+        "query_string": b"",
+        "headers": headers,
+        "client": client,
+    }
     return Request(scope)
 
 
 # ── dependencies ──
 
 
-class CallArgument:
-    """An argument of the call, as the client sent it, for a parameter of a dependency."""
-
-    def __init__(self, name: str | None = None) -> None:
-        self.name = name
-
-    def marker(self, parameter: str) -> Any:
-        def argument(ctx: Context) -> Any:
-            _, context = request_of(ctx)
-            return msgspec.json.decode(context.request.params.arguments or b"{}").get(self.name or parameter)
-
-        return Marker(argument)
-
-
 def Depends(dependency: Callable[..., Any], *, use_cache: bool = True, **bindings: Any) -> Any:
-    """Let a function fill a parameter; it may be a context manager, and take arguments of the call."""
+    """Let a function fill a parameter; it may be a context manager."""
+    if bindings:
+        raise no_equal("Depends(function, argument=…)", PAGE, "a dependency takes other dependencies, and the Context")
     inner = inspect.unwrap(dependency)
-    if inner is not dependency and (inspect.isasyncgenfunction(inner) or inspect.isgeneratorfunction(inner)):
-        dependency = inner  # of @contextmanager
-    signature = inspect.signature(dependency)
-    given = {name: bindings.get(name, each.default) for name, each in signature.parameters.items()}
-    if bindings or any(isinstance(each, CallArgument) for each in given.values()):
-        given = {name: each.marker(name) if isinstance(each, CallArgument) else each for name, each in given.items()}
-        filled = [each.replace(default=given[name]) for name, each in signature.parameters.items()]
-        dependency = functools.partial(dependency)
-        dependency.__signature__ = signature.replace(parameters=filled)  # type: ignore[attr-defined]
-    return Marker(dependency, use_cache)
+    is_generator = inspect.isasyncgenfunction(inner) or inspect.isgeneratorfunction(inner)
+    return Marker(inner if is_generator else dependency, use_cache)  # without @contextmanager
 
 
 def _filled_by(function: Callable[..., Any]) -> Callable[[], Any]:
@@ -310,27 +297,6 @@ class Progress:
             await self._ctx.report_progress(self.current, self.total, self.message or None)
 
 
-class Session:
-    """State of an authenticated user."""
-
-    def __init__(self, ctx: Context) -> None:
-        if ctx.principal is None:
-            raise dovetail.ToolError("This tool keeps state of its user, and the caller is not authenticated")
-        self._state = ctx.state
-
-    async def get(self, key: str, default: Any = None) -> Any:
-        return await self._state.get(key, default=default)
-
-    async def set(self, key: str, value: Any) -> None:
-        await self._state.set(key, value)
-
-    async def delete(self, key: str) -> None:
-        await self._state.delete(key)
-
-
-UserSession = Annotated[Session, Marker(lambda: Session(get_context()))]
-
-
 class Client(dovetail.Client):
     """FastMCP's keywords of what Dovetail's client has."""
 
@@ -338,7 +304,7 @@ class Client(dovetail.Client):
         version = {"protocol_version": mode} if mode is not None and mode[:2] == "20" else {}
         super().__init__(transport, **{name: each for name, each in (options | version).items() if each is not None})
 
-    async def call_tool(self, name: str, arguments: Any = None, *, version: str | None = None, **options: Any) -> Any:  # type: ignore[override]
+    async def call_tool(self, name: str, arguments: Any = None, *, version: str | None = None, **options: Any) -> Any:
         if version is not None:
             raise no_equal("call_tool(version=)", PAGE, "a tool has one version")
         return await super().call_tool(name, arguments, **options)

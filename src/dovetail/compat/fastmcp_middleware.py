@@ -1,6 +1,5 @@
 """FastMCP's middleware on Dovetail's, and the stock ones."""
 
-import asyncio
 import copy
 import dataclasses
 import json
@@ -38,7 +37,7 @@ class MiddlewareContext:
     method: str | None = None
     timestamp: datetime = dataclasses.field(default_factory=lambda: datetime.now(UTC))
 
-    def __class_getitem__(cls, _: Any) -> type:
+    def __class_getitem__(cls, _: Any) -> Any:
         return cls
 
     def copy(self, **changes: Any) -> "MiddlewareContext":
@@ -179,26 +178,6 @@ class ErrorHandlingMiddleware(Middleware):
         return dict(self._counts)
 
 
-class RetryMiddleware(Middleware):
-    """Makes requests again that failed."""
-
-    def __init__(
-        self, max_retries: int = 3, base_delay: float = 1.0, max_delay: float = 60.0, backoff_multiplier: float = 2.0,
-        retry_exceptions: tuple[type[Exception], ...] = (ConnectionError, TimeoutError), logger: Any = None,
-    ) -> None:  # fmt: skip
-        self._delays = [min(base_delay * backoff_multiplier**each, max_delay) for each in range(max_retries)]
-        self._exceptions = retry_exceptions
-        del logger
-
-    async def on_request(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        for delay in self._delays:
-            try:
-                return await call_next(context)
-            except self._exceptions:
-                await asyncio.sleep(delay)
-        return await call_next(context)
-
-
 class RateLimitingMiddleware(Middleware):
     """Becomes `Server(rate_limit=)`."""
 
@@ -242,7 +221,12 @@ class ResponseCachingMiddleware(Middleware):
     def attach(self, server: Any) -> None:
         def cached(item: Any) -> Any:
             is_tool = hasattr(item, "to_result") and item.route is None and item.task is None
-            if not is_tool or not self._seconds or item.name in self._not or item.name not in (self._only or [item.name]):
+            if (
+                not is_tool
+                or not self._seconds
+                or item.name in self._not
+                or item.name not in (self._only or [item.name])
+            ):
                 return item
             return msgspec.structs.replace(item, route=Caching(self._seconds, False), is_limited=True)
 
@@ -258,9 +242,17 @@ class ResponseLimitingMiddleware(Middleware):
     ) -> None:  # fmt: skip
         self.max_size, self.suffix, self.tools = max_size, truncation_suffix, tools
 
+    async def on_list_tools(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        """A result that was cut fits no schema."""
+        found = await call_next(context)
+        return [msgspec.structs.replace(each, output_schema=None) if self._cuts(each.name) else each for each in found]
+
+    def _cuts(self, name: str) -> bool:
+        return self.tools is None or name in self.tools
+
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
-        if not isinstance(result, ToolResult) or (self.tools is not None and context.message.name not in self.tools):
+        if not isinstance(result, ToolResult) or not self._cuts(context.message.name):
             return result
         text = "\n\n".join(each.text for each in result.content if isinstance(each, Text))
         value = result.structured
@@ -298,7 +290,9 @@ class AuthMiddleware(Middleware):
             return True
         names = {"tags": set(tags_of(definition)), "name": definition.name, "description": definition.description}
         component = SimpleNamespace(**names, **({"input_schema": {}} if hasattr(definition, "input_schema") else {}))
-        return await run_auth_checks(self.auth, AuthContext(AccessToken.of(principal), component))
+        return await run_auth_checks(
+            self.auth, AuthContext(None if principal is None else AccessToken.from_principal(principal), component)
+        )
 
     async def _list(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         return [each for each in await call_next(context) if await self._may_use(each)]
@@ -322,4 +316,3 @@ class AuthMiddleware(Middleware):
         if item is not None and not await self._may_use(item.definition):
             raise ProtocolError("Authorization failed: insufficient permissions", code=-32602)
         return await call_next(context)
-
