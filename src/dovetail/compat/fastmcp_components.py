@@ -80,8 +80,11 @@ class PromptResult(results.PromptResult, frozen=True, metaclass=_constructor(_pr
         return encode_json({**msgspec.json.decode(encoded), "_meta": self.meta}) if self.meta else encoded
 
 
-class ToolResult(  # type: ignore[metaclass]
-    results.ToolResult, frozen=True, kw_only=True, metaclass=_constructor(_tool_result, results.ToolResult)
+class ToolResult(
+    results.ToolResult,
+    frozen=True,
+    kw_only=True,
+    metaclass=_constructor(_tool_result, results.ToolResult),  # type: ignore[metaclass]
 ):
     """`ToolResult(content, structured_content)`."""
 
@@ -169,7 +172,8 @@ def asking_function(function: Callable[..., Any]) -> Callable[..., Any]:
         return to_input_required(value) if type(value).__name__ == "InputRequiredResult" else value
 
     made: Any = returning(function, convert)
-    made.__signature__ = inspect.signature(function).replace(return_annotation=functools.reduce(operator.or_, kept or [None]))
+    others = functools.reduce(operator.or_, kept or [None])
+    made.__signature__ = inspect.signature(function).replace(return_annotation=others)
     return made  # type: ignore[no-any-return]
 
 
