@@ -21,7 +21,9 @@ TYPES = "dovetail.compat.mcp.types"  # the SDK's wire types are a package of the
 class PeerModules(MetaPathFinder, Loader):
     """Makes a module of each path below a peer's; its names are those of the peer's package."""
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if not fullname.startswith(tuple(f"{peer}." for peer in PEERS)):
             return None
         if f"{fullname}.".startswith(f"{TYPES}."):
