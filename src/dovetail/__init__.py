@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from dovetail.protocol.capabilities import Completion as Completion
     from dovetail.protocol.elicitation import InputRequired as InputRequired
     from dovetail.protocol.inbound import Request as Request
+    from dovetail.protocol.methods import CompletionArgument as CompletionArgument
+    from dovetail.protocol.methods import CompletionContext as CompletionContext
+    from dovetail.protocol.methods import CompletionTarget as CompletionTarget
     from dovetail.protocol.results import InputRequiredResult as InputRequiredResult
     from dovetail.protocol.results import ListResult as ListResult
     from dovetail.protocol.results import PromptResult as PromptResult
@@ -131,6 +134,7 @@ _NAMES = {
     "protocol.capabilities": ["Completion"],
     "protocol.elicitation": ["InputRequired"],
     "protocol.inbound": ["Request"],
+    "protocol.methods": ["CompletionArgument", "CompletionContext", "CompletionTarget"],
     "protocol.results": ["InputRequiredResult", "ListResult", "PromptResult", "Result", "ToolResult"],
     "protocol.sampling": ["SamplingMessage", "ToolResultContent", "ToolUseContent"],
     "protocol.types": [

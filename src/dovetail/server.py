@@ -174,22 +174,37 @@ class Server:
     def remove_prompt(self, name: str) -> bool:
         return self.engine.prompts.remove(name)
 
+    @overload
+    def completion(self, function: F, /) -> F: ...
+    @overload
     def completion(
-        self, *, argument: str, prompt: str | None = None, resource: str | None = None, tool: str | None = None
-    ) -> Callable[[F], F]:
-        """Register a function that suggests values for one argument of a prompt, a template or a tool."""
+        self, function: None = None, /, *, argument: str = "",
+        prompt: str | None = None, resource: str | None = None, tool: str | None = None,
+    ) -> Callable[[F], F]: ...  # fmt: skip
+    def completion(
+        self, function: Any = None, /, *, argument: str = "",
+        prompt: str | None = None, resource: str | None = None, tool: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Register a function that suggests values for one argument of a prompt, a template or a tool.
+
+        Bare, `async def complete(ref, argument, context)` does so for all arguments without one of their own.
+        """
         references = {"ref/prompt": prompt, "ref/resource": resource, "ref/tool": tool}
         given = [(kind, name) for kind, name in references.items() if name is not None]
-        if len(given) != 1:
-            raise SetupError("@server.completion needs exactly one of prompt=, resource= and tool=")
-        ((kind, name),) = given
+        if bool(argument) != bool(given) or len(given) > 1:
+            fix = "nothing at all, or argument= and exactly one of prompt=, resource= and tool="
+            raise SetupError(f"@server.completion takes {fix}")
 
-        def register(function: F) -> F:
-            completer = registry.prompts.compile_completer(function, f"{name}, {argument}", injectable=Context)
-            self.engine.add_completer(kind, name, argument, completer)
-            return function
+        def add(function: Callable[..., Any]) -> None:
+            if given:
+                ((kind, name),) = given
+                completer = registry.prompts.compile_completer(function, f"{name}, {argument}", injectable=Context)
+                self.engine.add_completer(kind, name, argument, completer)
+            else:
+                completer = registry.prompts.compile_completer_of_all(function, injectable=Context)
+                self.engine.add_completer_of_all(completer)
 
-        return register
+        return _decorate("completion", add, function, {})
 
     # ── enabling and disabling ──
 

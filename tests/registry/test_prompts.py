@@ -10,6 +10,9 @@ from dovetail import (
     AssistantMessage,
     Client,
     Completion,
+    CompletionArgument,
+    CompletionContext,
+    CompletionTarget,
     Context,
     Field,
     Image,
@@ -243,6 +246,55 @@ async def test_the_capability() -> None:
         assert (await wire.ask("completion/complete", TEXT_OF_P))["completion"]["values"] == []
 
 
+@pytest.mark.parametrize("bare", [True, False])
+async def test_one_function_may_complete_all_arguments(bare: bool) -> None:
+    server, child = completing(), Server("child")
+    seen: list[tuple[str, str, dict[str, str]]] = []
+
+    async def complete(
+        ref: CompletionTarget, argument: CompletionArgument, context: CompletionContext, ctx: Context
+    ) -> Completion | list[str] | None:
+        seen.append((ref.uri or ref.name, argument.name, context.arguments))
+        if argument.name == "owner":
+            return [f"{argument.value}!"]
+        return Completion(["much"], total=3) if ref.name == "roll" else None
+
+    child.add_prompt(lambda mood: mood, name="ask")
+
+    @child.completion
+    def complete_child(ref: Any, argument: Any, context: Any) -> list[str]:
+        return [f"{ref.name} {argument.name}"]
+
+    server.mount(child, namespace="child")
+    decorated = server.completion(complete) if bare else server.completion()(complete)
+    assert decorated is complete
+    async with Wire(server, MODERN) as wire:
+        assert (await suggest(wire, PROMPT, "code", "x"))["total"] == 150  # its own function comes first
+        assert seen == []
+        assert (await suggest(wire, TEMPLATE, "owner", "a", {"repo": "r"}))["values"] == ["a!"]
+        assert await suggest(wire, TOOL, "kind") == {"values": ["much"], "total": 3, "hasMore": True}
+        assert (await suggest(wire, PROMPT, "language"))["values"] == ["python", "go", "Perl"]  # None: as without it
+        assert (await suggest(wire, {"type": "ref/prompt", "name": "child_ask"}, "mood"))["values"] == ["ask mood"]
+    assert seen == [
+        ("a://{owner}/{repo}", "owner", {"repo": "r"}),
+        ("roll", "kind", {}),
+        ("review", "language", {}),
+        ("child_ask", "mood", {}),
+    ]
+    with pytest.raises(SetupError, match=r"completion complete .*: there is already one for all arguments"):
+        server.completion(complete)
+
+
+async def test_a_function_for_all_arguments_declares_the_capability() -> None:
+    server = new_server()
+
+    @server.completion
+    async def complete(ref: Any, argument: Any, context: Any) -> None: ...
+
+    async with Wire(server, "2025-11-25") as wire:
+        assert wire.welcome["capabilities"]["completions"] == {}
+
+
 @pytest.mark.parametrize("result", ["a string", 5, None, RuntimeError("secret 42")])
 async def test_a_completion_that_fails(result: Any, caplog: pytest.LogCaptureFixture) -> None:
     server = new_server()
@@ -263,12 +315,17 @@ async def test_a_completion_that_fails(result: Any, caplog: pytest.LogCaptureFix
 
 def test_wrong_completions_are_refused() -> None:
     server = new_server()
-    for target in ({}, {"prompt": "a", "tool": "b"}):
+    for target in ({"tool": "b"}, {"prompt": "a", "tool": "b", "argument": "a"}, {"argument": "a"}):
         with pytest.raises(SetupError, match="exactly one"):
-            server.completion(argument="a", **target)
+            server.completion(**target)
     for function in (lambda: ["x"], lambda text: [], lambda value, other: []):
         with pytest.raises(SetupError, match=r"\(value\)"):
             server.completion(prompt="p", argument="a")(function)
+    with pytest.raises(SetupError, match=r"takes \(ref, argument, context\) for all arguments, not \(value\); write"):
+
+        @server.completion
+        def values(value: str) -> list[str]:
+            return []
 
 
 @pytest.mark.parametrize(

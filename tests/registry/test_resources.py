@@ -247,12 +247,43 @@ async def test_a_variable_that_gives_a_list(uri: str, annotation: Any, given: st
     assert json.loads(contents["text"]) == {"x": expected}
 
 
+@pytest.mark.parametrize("annotation", [str, str | None, Path])
+async def test_an_exploded_variable_is_a_text_with_slashes_for_a_parameter_that_takes_text(annotation: Any) -> None:
+    server, parent = new_server(), new_server()
+    server.add_resource("a://{owner}/{x*}/page{?lines}", with_path(annotation))
+    parent.mount(server, namespace="docs")
+    for given, expected in (("a://me/b/c/page", "me b/c 1"), ("a://me/b%2Fc.d/page?lines=3", "me b/c.d 3")):
+        (contents,) = await read(server, given)
+        assert contents["text"] == expected
+        (contents,) = await read(parent, given.replace("a://", "a://docs/"))
+        assert contents["text"] == expected
+    async with Wire(server, MODERN) as wire:
+        (template,) = (await wire.ask("resources/templates/list"))["resourceTemplates"]
+        assert template["uriTemplate"] == "a://{owner}/{x*}/page{?lines}"
+        for escaping in ("a://me/b/..%2F..%2Fc/page", "a://me//etc/page", "a://me/page"):
+            assert (await wire.refusal("resources/read", {"uri": escaping}))["code"] == -32602
+
+
+def with_path(annotation: Any) -> Any:
+    def function(owner: str, x=None, lines: int = 1) -> str:
+        return f"{owner} {x} {lines}"
+
+    function.__annotations__["x"] = annotation
+    return function
+
+
 # ── what is refused ──
 
 
 @pytest.mark.parametrize(
     ("uri", "annotation"),
-    [("a://{/x*}", str), ("a://{x*}", int), ("a://b{?x*}", str), ("a://b{?x*}", int | None), ("a://{/x*}", dict)],
+    [
+        ("a://{/x*}", str),
+        ("a://{x*}", int),
+        ("a://b{?x*}", str),
+        ("a://b{?x*}", int | None),
+        ("a://{/x*}", dict),
+    ],
 )
 def test_a_variable_that_gives_a_list_needs_a_parameter_that_takes_one(uri: str, annotation: Any) -> None:
     assert re.match(r"resource function .*\['x'\].*drop the \*", refused(uri, with_x(annotation)))

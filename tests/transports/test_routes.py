@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from starlette.responses import HTMLResponse
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from dovetail import Server
 from dovetail.auth import ApiKeys, Auth
@@ -114,6 +115,31 @@ async def test_bad_requests() -> None:
     got = await ask(route_app_of(read_body, ["GET", "POST"]), "NONSENSE" * 100)
     assert (got.status, got.headers["allow"]) == (405, "GET, POST, HEAD")
     assert "NONSENSE" * 100 not in error_of(got)["message"]
+
+
+async def test_a_page_may_take_a_request_of_starlette_and_return_its_responses() -> None:
+    async def page(request: Request) -> Response:
+        assert await request.json() == await request.json() == {"n": 1}
+        return JSONResponse({"query": request.query_params["a"], "host": request.url.hostname}, 201, {"x-a": "b"})
+
+    def blocking(asked: Request) -> Response:
+        return PlainTextResponse(asked.method)
+
+    got = await ask(route_app_of(page), "POST", [b'{"n"', b":1}"], query="a=1")
+    assert (got.status, got.json, got.headers["x-a"]) == (201, {"query": "1", "host": "localhost"}, "b")
+    assert (await ask(route_app_of(blocking))).raw == b"GET"
+
+
+async def test_a_request_of_starlette_has_the_limits_of_any_other() -> None:
+    async def page(request: Request) -> Response:
+        return PlainTextResponse(str(len(await request.body())))
+
+    for body, status in ((b"x" * 1001, 413), ([b"x" * 600, b"y" * 600], 413), (b"x" * 1000, 200)):
+        got = await ask(route_app_of(page), "POST", body)
+        assert got.status == status
+    left = HttpWire(route_app_of(page), path="/page").raw("POST", b"x", complete=False)
+    left.leave()
+    assert (await left.done()).sent == [] or left.status == 499
 
 
 # ── what goes wrong ──
@@ -287,6 +313,23 @@ async def test_health_is_open_to_all(serve: Serve, path: str) -> None:
     assert (await wire.raw("GET", path=f"{path}/", query="x=1").done()).status == 200
     head = await wire.raw("HEAD").done()
     assert (head.status, head.raw) == (200, b"")
+
+
+@pytest.mark.parametrize("path", ["/health", "/health/live", "/ready", "/health/ready/"])
+async def test_a_page_of_the_author_replaces_a_health_path(serve: Serve, path: str) -> None:
+    server = make()
+
+    @server.custom_route(path)
+    async def health(request: Request) -> Response:
+        return PlainTextResponse("fine")
+
+    app = await serve(server, allowed_hosts=["mcp.example"])
+    wire = HttpWire(app, path=path, headers={"host": "mcp.example"})
+    assert (await wire.raw("GET").done()).raw == b"fine"
+    assert (await wire.raw("GET", b"", FOREIGN).done()).status == 403  # it is a page like any other
+    others = {"/health", "/health/live", "/ready", "/health/ready"} - {path.rstrip("/")}
+    for other in others:
+        assert (await wire.raw("GET", path=other).done()).json == {"status": "ok"}
 
 
 BROWSER: dict[str, str | None] = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}

@@ -282,22 +282,18 @@ async def complete(engine: "Engine", context: RequestContext) -> Result:
     rule = None if target is None else target.access
     if target is None or (rule is not None and not await lazy.access.may_use(engine, context, rule)):
         raise ProtocolError(f"There is nothing to complete for {ref.type} {excerpt(name)!r}", code=INVALID_PARAMS)
-    completer = engine.completers.get((ref.type, name, argument.name))
-    if completer is None:
-        if engine.mounts is not None and (mounted := lazy.mounts.route_of(target)) is not None:
-            return await lazy.mounts.complete_mounted(mounted, target, context)
-        is_concrete = ref.type == "ref/resource" and name not in engine.resources.templates.names()
-        choices: Mapping[str, Sequence[str]] = {} if is_concrete else target.choices
-        if ref.type == "ref/resource" and (paths := await engine.resources.paths_in(name)):
-            choices = {"path": paths}
-        return results.CompleteResult(registry.prompts.complete_choice(choices.get(argument.name, ()), argument.value))
-    arguments: dict[str, Any] = {"value": argument.value}
-    if completer.takes_arguments:
-        arguments["arguments"] = dict(params.context.arguments)
-    label, to_result = f"completion of {argument.name}", registry.prompts.to_completion
-    return results.CompleteResult(
-        await call_in_slot(engine, context, completer.invocation, arguments, label, to_result)
-    )
+    completer = engine.completers.get((ref.type, name, argument.name), engine.completer_of_all)
+    if completer is not None:
+        call = completer.invocation, completer.arguments(params), f"completion of {argument.name}", completer.read
+        if (found := await call_in_slot(engine, context, *call)) is not None:
+            return results.CompleteResult(found)
+    if engine.mounts is not None and (mounted := lazy.mounts.route_of(target)) is not None:
+        return await lazy.mounts.complete_mounted(mounted, target, context)
+    is_concrete = ref.type == "ref/resource" and name not in engine.resources.templates.names()
+    choices: Mapping[str, Sequence[str]] = {} if is_concrete else target.choices
+    if ref.type == "ref/resource" and (paths := await engine.resources.paths_in(name)):
+        choices = {"path": paths}
+    return results.CompleteResult(registry.prompts.complete_choice(choices.get(argument.name, ()), argument.value))
 
 
 HANDLERS: dict[str, Handler] = {

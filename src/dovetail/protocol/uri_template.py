@@ -6,7 +6,7 @@ A URI matches if it is an expansion of the template, but for the spelling of esc
     {+x} {#x}         one character or more, `/` included; it ends at a `?` or `#` that follows in the template
     {.x}              a label: like {x}, and without `.`
     {/x}              one segment: like {x}
-    {x*} {.x*} {/x*}  a list of one item or more, none empty; items of {/x*} may hold `%2F`
+    {x*} {.x*} {/x*}  a list of one item or more, none empty; items of {/x*} may hold `%2F`; or see `wholes`
     {;x} {?x} {&x}    named, any text; they may come in any order, or be missing, but no others may be there
     {;x*} {?x*} {&x*} a list: the name `x` may be repeated
 
@@ -19,7 +19,7 @@ only the last can't hold (`{+path}/{name}`). So a URI has one reading, and match
 
 import re
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import combinations, product
 from typing import NamedTuple
@@ -103,11 +103,15 @@ class Expression(NamedTuple):
 
 
 class UriTemplate:
-    """A parsed template; `check_matchable` raises unless it can match."""
+    """A parsed template; `check_matchable` raises unless it can match.
 
-    def __init__(self, text: str) -> None:
+    A variable of `wholes` is a text and no list: {x*} matches what {+x} does.
+    """
+
+    def __init__(self, text: str, wholes: Collection[str] = ()) -> None:
         self.text = text
-        self._parts = tuple(_parse(text))
+        self.wholes = wholes
+        self._parts = tuple(_as_whole(part, wholes) for part in _parse(text))
         self.lead = (
             _with_lowercase_host(normalize_escapes(first))
             if self._parts and isinstance(first := self._parts[0], str)
@@ -188,6 +192,15 @@ def _parse(text: str) -> Iterator[str | Expression]:
             if wrong:
                 raise _malformed(text, f"{wrong[0]!r} may not stand in a URI", f"write {quote(wrong[0], safe='')}")
             yield _ESCAPE_OR_TEXT.sub(lambda each: each[1] or quote(each[0], safe=_RESERVED_TEXT), literal)
+
+
+def _as_whole(part: str | Expression, wholes: Collection[str]) -> str | Expression:
+    if isinstance(part, str) or part.operator is not OPERATORS[""] or len(part.variables) > 1:
+        return part
+    (variable,) = part.variables
+    if not variable.exploded or variable.name not in wholes:
+        return part
+    return Expression(OPERATORS["+"], (variable._replace(exploded=False),))
 
 
 def _parse_expression(text: str, inside: str) -> Expression:

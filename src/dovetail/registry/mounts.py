@@ -108,7 +108,7 @@ def copy_item(mount: Any, item: I) -> I:
     if len(uri) > MAX_URI_LENGTH:
         raise SetupError(f"{mount.where}: the URI of {item.definition.name!r} is too long with the namespace")
     if isinstance(item, Template):  # files are found, listed and watched by the child
-        template, definition_ = UriTemplate(uri), replace(item.definition, uri_template=uri)
+        template, definition_ = UriTemplate(uri, item.template.wholes), replace(item.definition, uri_template=uri)
         unused: dict[str, Any] = {"directory": None, "guarded": {}, "cache": None}
         return replace(item, definition=definition_, mounted=mounted, template=template, **unused)
     folder = None if item.folder is None else rename_uri(item.folder, namespace)

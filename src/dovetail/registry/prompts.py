@@ -8,6 +8,7 @@ import msgspec
 
 from dovetail.errors import SetupError
 from dovetail.protocol.capabilities import Completion
+from dovetail.protocol.methods import CompleteParams
 from dovetail.protocol.results import PromptResult
 from dovetail.protocol.types import CONTENT_TYPES, Message, PromptArgument, PromptDefinition, Role
 from dovetail.registry.arguments import Arguments
@@ -88,11 +89,22 @@ def _as_message(item: Any) -> Message:
 
 
 class Completer(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that suggests values for one argument."""
+    """A function that suggests values for one argument, or for all."""
 
     invocation: Invocation
-    takes_arguments: bool  # the values that the user has already chosen for other arguments
+    takes_arguments: bool = False  # the values that the user has already chosen for other arguments
+    names: Sequence[str] = ()  # of the parameters of one for all: the target, the argument, the context
     where: str  # for error messages: "completion of trip, city (mymodule.cities)"
+
+    def arguments(self, params: CompleteParams) -> dict[str, Any]:
+        if self.names:
+            return dict(zip(self.names, (params.ref, params.argument, params.context), strict=True))
+        others = {"arguments": dict(params.context.arguments)} if self.takes_arguments else {}
+        return {"value": params.argument.value, **others}
+
+    def read(self, value: Any) -> Completion | None:
+        """The suggestions in a return value; None if a function for all has nothing to say of this argument."""
+        return None if value is None and self.names else to_completion(value)
 
     def check(self, catalog: Catalog[Any], name: str, argument: str) -> None:
         """Raises SetupError if the catalog has no such item; an argument that the item does not have is only logged."""
@@ -112,6 +124,17 @@ def compile_completer(function: Callable[..., Any], subject: str, *, injectable:
         given = ", ".join(sorted(names))
         raise SetupError(f"{info.where}: a completion takes (value) or (value, arguments), not ({given})")
     return Completer(invocation=Invocation.from_info(info, {}), takes_arguments="arguments" in names, where=info.where)
+
+
+def compile_completer_of_all(function: Callable[..., Any], *, injectable: type | None = None) -> Completer:
+    """Compile a function that takes what is completed, the argument and its context. Raises SetupError."""
+    info = inspect_function(function, kind="completion", injectable=injectable)
+    if len(info.parameters) != 3:
+        given = ", ".join(each.name for each in info.parameters)
+        fix = "write @server.completion(prompt=…, argument=…) for one that takes (value)"
+        raise SetupError(f"{info.where}: it takes (ref, argument, context) for all arguments, not ({given}); {fix}")
+    names = tuple(each.name for each in info.parameters)
+    return Completer(invocation=Invocation.from_info(info, {}), names=names, where=info.where)
 
 
 def to_completion(value: Any) -> Completion:

@@ -158,20 +158,21 @@ def _mime_type_of(returns: Any) -> str:
 
 
 def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, common: dict[str, Any]) -> Template:
+    arguments = Arguments(info)
+    kinds = {each.name: arguments.kinds(each.name) for each in info.parameters}
+    wholes = [name for name, kind in kinds.items() if "string" in kind and "array" not in kind]
     try:
-        template = UriTemplate(uri)
+        template = UriTemplate(uri, wholes)
         template.check_matchable()
     except SetupError as problem:
         raise SetupError(f"{info.where}: {problem}") from None
-    arguments = Arguments(info)
     variables = set(template.variables)
-    parameters = {parameter.name for parameter in info.parameters}
     required = {parameter.name for parameter in info.parameters if parameter.required}
-    if unknown := variables - parameters:
+    if unknown := variables - kinds.keys():
         raise SetupError(f"{info.where}: {uri!r} has {sorted(unknown)}, which the function does not take; add them")
     if missing := required - variables:
         raise SetupError(f"{info.where}: {sorted(missing)} can't come from {uri!r}; give defaults or add variables")
-    if single := sorted(name for name in template.exploded if "array" not in arguments.kinds(name)):
+    if single := sorted(name for name in template.exploded if "array" not in kinds[name]):
         raise SetupError(f"{info.where}: {single} get lists from {uri!r}; annotate them list[str], or drop the *")
     if absent := required & template.optional:
         raise SetupError(f"{info.where}: {sorted(absent)} may be missing from a URI like {uri!r}; give defaults")

@@ -64,7 +64,8 @@ class HttpApp:
         self._origin_policy = _origin_policy(options, public_url, bound_to)
         self._cors = Cors(options.cors)
         self._proxies = TrustedProxies(options.trusted_proxies)
-        self._public_handlers: dict[str, RequestHandler] = dict.fromkeys(HEALTH_PATHS, self._health)
+        own = {path.removesuffix("/") for path in options.routes}  # of the author, also for the health
+        self._public_handlers: dict[str, RequestHandler] = dict.fromkeys(HEALTH_PATHS - own, self._health)
         self._documents = documents = None
         if auth is not None:
             if options.identify is not None:

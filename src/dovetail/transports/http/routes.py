@@ -1,13 +1,15 @@
 """Custom routes beside the endpoint: functions and ASGI apps at paths of their own.
 
 `route(request: RouteRequest)` returns text, bytes, a dict or a list (sent as JSON), a `RouteResponse`, or any ASGI
-callable, such as a response of Starlette. A failure becomes a JSON response; its cause is only logged.
+callable, such as a response of Starlette; annotated so, it gets a request of Starlette. A failure becomes a JSON
+response; its cause is only logged.
 """
 
 import asyncio
 import base64
 import hashlib
 import re
+import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from inspect import isawaitable
@@ -127,27 +129,46 @@ class RouteFunction(NamedTuple):
     parameter: str  # the one that takes the request
     is_async: bool
     methods: tuple[str, ...]
+    starlette_request: Callable[..., Any] | None = None  # the class that the parameter asks for, if it is Starlette's
 
 
 def check_route(function: Function, methods: Any) -> RouteFunction:
     """Check the function of a route. Raises SetupError, with the function, the parameter and the fix."""
     info = inspect_function(function, kind="route", injectable=RouteRequest)
+    foreign = {each.name: each.annotation for each in info.parameters if _is_starlette_request(each.annotation)}
     untyped = (each.name for each in info.parameters if each.annotation in (Any, object))
-    parameter = next(iter((*info.injected, *untyped)), None)
+    parameter = next(iter((*info.injected, *foreign, *untyped)), None)
     others = [each.name for each in info.parameters if each.required and each.name != parameter]
     others += info.supplied - {*info.injected}  # there are no dependencies here
     if parameter is None or others:
         where = f"{info.where}, parameter {others[0]}" if others else info.where
-        raise SetupError(
-            f"{where}: a route gets the request and nothing else; write {info.name}(request: RouteRequest)"
-        )
+        fix = f"write {info.name}(request: RouteRequest), or annotate it with the Request of Starlette"
+        raise SetupError(f"{where}: a route gets the request and nothing else; {fix}")
     is_list = isinstance(methods, list | tuple | set | frozenset) and len(methods) > 0
     if not is_list or not all(isinstance(each, str) and _TOKEN.fullmatch(each) for each in methods):
         raise SetupError(f'{info.where}: methods={methods!r} is not possible; it must be a list like ["GET", "POST"]')
     names = dict.fromkeys(each.upper() for each in methods)
     if "GET" in names:
         names["HEAD"] = None
-    return RouteFunction(function, info.where, parameter, info.is_async, tuple(names))
+    return RouteFunction(function, info.where, parameter, info.is_async, tuple(names), foreign.get(parameter))
+
+
+def _is_starlette_request(annotation: Any) -> bool:
+    cls = getattr(sys.modules.get("starlette.requests"), "Request", None)  # an author who writes it has imported it
+    return cls is not None and isinstance(annotation, type) and issubclass(annotation, cls)
+
+
+def _limited_receive(request: RouteRequest, receive: Receive) -> Receive:
+    """A `receive` for a request of Starlette: the whole body, within our limits, and then what follows."""
+    is_read = False
+
+    async def limited() -> Message:
+        nonlocal is_read
+        message: Message = await receive() if is_read else {"type": "http.request", "body": await request.body()}
+        is_read = True
+        return message
+
+    return limited
 
 
 def route_app(
@@ -172,7 +193,10 @@ def route_app(
                 allowed = ", ".join(route.methods)
                 problem = f"{http_request.method[:20]} is not possible here; possible are {allowed}"
                 return await http_request.refuse_method(allowed.encode(), problem)
-            response = await _call_route(route, request, run_in_thread)
+            given: Any = request
+            if route.starlette_request is not None:
+                given = route.starlette_request(scope, _limited_receive(request, receive))
+            response = await _call_route(route, given, run_in_thread)
             await response(scope, receive, route_send)
         except (Exception, asyncio.CancelledError, *EXITS) as failure:
             if isinstance(failure, asyncio.CancelledError) and is_cancelled():
@@ -198,7 +222,7 @@ class _RouteSend(msgspec.Struct, eq=False):
             raise ClientDisconnect from None
 
 
-async def _call_route(route: RouteFunction, request: RouteRequest, run_in_thread: Runner) -> App:
+async def _call_route(route: RouteFunction, request: Any, run_in_thread: Runner) -> App:
     call = partial(route.function, **{route.parameter: request})
     value = call() if route.is_async else await run_in_thread(call, label=route.label)
     if isawaitable(value):
