@@ -500,6 +500,7 @@ SCENARIOS: dict[str, list[Step]] = {
     "testing_dependencies": [fail("send", text="Hello", says="ConnectionError: a test must not send mail")],
     "testing": [call("divide", a=6, b=3, gives=2.0)],
     "testing_auth": [refuse("tools/call", name="write", says="This needs the scopes: notes:write; no caller")],
+    "middleware_classes": [call("buy", article="hat", gives="One hat.")],
     "middleware": [call("look", matches=".+"), refuse("tools/call", name="admin_open", says="Unknown tool")],
     "schemas": [
         call("book", **BOOKING, gives=BOOKED),

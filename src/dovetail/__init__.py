@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dovetail.engine.current_context import get_context as get_context
     from dovetail.engine.dispatch import CallNext as CallNext
     from dovetail.engine.handles import Handle as Handle
+    from dovetail.engine.hooks import Notification as Notification
     from dovetail.engine.request_context import Cancellation as Cancellation
     from dovetail.engine.subscriptions import Change as Change
     from dovetail.errors import AnswerTimeout as AnswerTimeout
@@ -120,6 +121,7 @@ _NAMES = {
     "engine.current_context": ["get_context"],
     "engine.dispatch": ["CallNext"],
     "engine.handles": ["Handle"],
+    "engine.hooks": ["Notification"],
     "engine.request_context": ["Cancellation"],
     "engine.subscriptions": ["Change"],
     "errors": [

@@ -12,7 +12,6 @@ import dovetail
 from dovetail import engine as lazy_engine
 from dovetail import extensions, registry, transports
 from dovetail.engine.context import Context, warn_deprecated
-from dovetail.engine.dispatch import Middleware
 from dovetail.engine.engine import Engine
 from dovetail.engine.options import Options, ServerOptions
 from dovetail.engine.subscriptions import Change
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 TransportName = Literal["stdio", "http", "streamable-http", "sse"]
 HTTP_NAMES = ("http", "streamable-http", "sse")  # what other frameworks call it; one endpoint serves them all
 F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M")
 _first_mount = threading.Lock()  # servers may be mounted from any thread
 
 
@@ -244,12 +244,20 @@ class Server:
 
     # ── everything else ──
 
-    def middleware(self, function: Middleware) -> Middleware:
-        """Register `async def m(request, call_next)`; it is called once for every request of every method."""
-        if not inspect.iscoroutinefunction(function if inspect.isroutine(function) else type(function).__call__):
-            raise SetupError(f"@server.middleware: {function!r} must be `async def m(request, call_next)`")
-        self.engine.use(function)
-        return function
+    def middleware(self, middleware: M) -> M:
+        """Register `async def m(request, call_next)`, or a class or object with hooks such as `on_call_tool`.
+
+        The function is called once for every request of every method.
+        """
+        self.add_middleware(middleware)
+        return middleware
+
+    def add_middleware(self, middleware: Any) -> None:
+        """Register a function around every request, or an object with hooks; the first one is outermost."""
+        if inspect.iscoroutinefunction(middleware if inspect.isroutine(middleware) else type(middleware).__call__):
+            self.engine.use(middleware)
+        else:
+            lazy_engine.hooks.add_hooks(self.engine, middleware)
 
     def notify_resource_updated(self, uri: str) -> None:
         """Notify every client that subscribed; may be called from any thread, also outside of a call."""

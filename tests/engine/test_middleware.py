@@ -1,15 +1,19 @@
 """Middleware: what it sees, what it may change, and in which order."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
-from dovetail import ProtocolError, Server, SetupError, Text, ToolError, ToolResult
+from dovetail import CallNext, Notification, ProtocolError, Result, Server, SetupError, Text, ToolError, ToolResult
+from dovetail.engine.hooks import NAMES
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import ListResult
 from wire import MODERN, Wire
+
+NOTHING = {"name": "x", "value": ""}
 
 
 def new_server() -> Server:
@@ -229,3 +233,166 @@ async def test_a_refused_initialize_opens_no_session() -> None:
 def test_only_async_functions_are_middleware(wrong: Any) -> None:
     with pytest.raises(SetupError, match="async def"):
         new_server().middleware(wrong)
+
+
+# ── classes ──
+
+
+async def suggest_nothing(ref: Any, argument: Any, context: Any) -> list[str]:
+    return []
+
+
+def new_watcher(names: Sequence[str], seen: list[str]) -> Any:
+    """An object with these hooks, which note their name and the method."""
+
+    def hook(name: str) -> Any:
+        async def on(self: Any, context: Any, call_next: Any) -> Any:
+            seen.append(f"{name} {context.method}")
+            return await call_next(context)
+
+        return on
+
+    return type("Watcher", (), {name: hook(name) for name in names})()
+
+
+ASKED: list[tuple[str, dict[str, Any], str]] = [
+    ("tools/list", {}, "on_list_tools"),
+    ("tools/call", {"name": "say"}, "on_call_tool"),
+    ("resources/list", {}, "on_list_resources"),
+    ("resources/templates/list", {}, "on_list_resource_templates"),
+    ("resources/read", {"uri": "a://b"}, "on_read_resource"),
+    ("prompts/list", {}, "on_list_prompts"),
+    ("prompts/get", {"name": "ask"}, "on_get_prompt"),
+    ("completion/complete", {"ref": {"type": "ref/prompt", "name": "ask"}, "argument": NOTHING}, "on_complete"),
+]
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
+async def test_hooks_are_called_for_their_methods_and_general_ones_around_them(revision: str) -> None:
+    server, seen = new_server(), list[str]()
+    server.completion(suggest_nothing)
+    server.add_middleware(new_watcher(NAMES, seen))
+    async with Wire(server, revision) as wire:
+        first = ("server/discover", {}, "on_discover") if revision == MODERN else ("initialize", {}, "on_initialize")
+        for method, params, hook in (first, *ASKED):
+            if method != "initialize":  # which the wire has sent
+                await wire.ask(method, params)
+            called = [line for line in seen if "notifications/" not in line]
+            assert called == [f"on_message {method}", f"on_request {method}", f"{hook} {method}"]
+            seen.clear()
+
+
+async def test_a_class_or_an_object_of_one_is_middleware() -> None:
+    server = new_server()
+    order: list[str] = []
+
+    @server.middleware
+    class Hide:
+        """Nobody sees secret tools, and nobody calls them."""
+
+        async def on_list_tools(self, context: Request, call_next: CallNext) -> Result:
+            order.append("hide")
+            result = await call_next(context)
+            assert isinstance(result, ListResult)
+            result.items = [tool for tool in result.items if tool.name != "hide"]
+            return result
+
+        async def on_call_tool(self, context: Request, call_next: CallNext) -> Result:
+            if context.params.name == "hide":
+                raise ToolError("There is no such tool")
+            return await call_next(context)
+
+    class Brand:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def on_call_tool(self, context: Request, call_next: CallNext) -> Result:
+            result = await call_next(context)
+            assert isinstance(result, ToolResult)
+            return msgspec.structs.replace(result, content=[*result.content, Text(self.name)])
+
+        async def on_request(self, context: Request, call_next: CallNext) -> Result:
+            order.append(f"{self.name} {context.method}")
+            return await call_next(context)
+
+    assert isinstance(Hide, type)
+    assert isinstance(server.middleware(Brand("us")), Brand)
+    async with Wire(server, MODERN) as wire:
+        assert [tool["name"] for tool in (await wire.ask("tools/list"))["tools"]] == ["say"]
+        assert order == ["hide", "us tools/list"]
+        said = await wire.ask("tools/call", {"name": "say"})
+        assert [block["text"] for block in said["content"]] == ["said", "us"]
+        hidden = await wire.ask("tools/call", {"name": "hide"})
+        assert (hidden["content"][0]["text"], hidden["isError"]) == ("There is no such tool", True)
+
+
+async def test_notifications_are_told_to_their_hooks(caplog: pytest.LogCaptureFixture) -> None:
+    server = new_server()
+    heard: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+
+    class Listener:
+        async def on_notification(self, context: Notification, call_next: Any) -> None:
+            assert await call_next(context) is None
+            heard.put_nowait((context.method, context.params))
+            if context.method == "notifications/odd":
+                raise ValueError("broken")
+
+    class Around:
+        async def on_message(self, context: Request | Notification, call_next: Any) -> Any:
+            if isinstance(context, Notification):
+                heard.put_nowait((f"before {context.method}", context.revision.name))
+            return await call_next(context)
+
+    server.add_middleware(Around())
+    server.add_middleware(Listener())
+    async with Wire(server, "2025-11-25") as wire:
+        assert await heard.get() == ("before notifications/initialized", "2025-11-25")
+        assert await heard.get() == ("notifications/initialized", {})
+        wire.send({"jsonrpc": "2.0", "method": "notifications/odd", "params": {"a": [1]}})
+        assert await heard.get() == ("before notifications/odd", "2025-11-25")
+        assert await heard.get() == ("notifications/odd", {"a": [1]})
+        assert (await wire.ask("tools/call", {"name": "say"}))["content"][0]["text"] == "said"
+    assert "a hook of notifications/odd failed" in caplog.text
+
+
+class Misspelled:
+    async def on_call_tools(self, context: Any, call_next: Any) -> Any: ...
+
+
+class Plain:
+    def on_call_tool(self, context: Any, call_next: Any) -> Any: ...
+
+
+class Short:
+    async def on_request(self, context: Any) -> Any: ...
+
+
+class Needy:
+    def __init__(self, name: str) -> None: ...
+
+    async def on_request(self, context: Any, call_next: Any) -> Any: ...
+
+
+class Empty: ...
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            Misspelled(),
+            r"\(Misspelled\), on_call_tools: there is no such hook \(did you mean on_call_tool\?\); known are",
+        ),
+        (
+            Plain,
+            r"\(Plain\), on_call_tool: a hook must be async; write `async def on_call_tool\(self, context, call_next",
+        ),
+        (Short, r"\(Short\), on_request: a hook takes the context and call_next"),
+        (Needy, r"\(Needy\): .*'name'; give it an object of the class"),
+        (Empty(), r"\(Empty\): it must be `async def m\(request, call_next\)`, or have hooks"),
+    ],
+    ids=["misspelled", "plain", "short", "needy", "empty"],
+)
+def test_hooks_that_can_not_work_are_refused(wrong: Any, words: str) -> None:
+    with pytest.raises(SetupError, match=words):
+        new_server().add_middleware(wrong)

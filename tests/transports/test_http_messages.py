@@ -1,11 +1,13 @@
 """Messages to a session outside of its calls, on the GET stream of its client."""
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 from http_clients import TOOLS, ask, finished_call, leave, note, reply
 
+from dovetail import Notification, Request, Server
 from dovetail.errors import QuestionFailed
 from dovetail.state.memory import MemoryState
 from dovetail.transports.http import get_stream
@@ -109,3 +111,20 @@ async def test_messages_that_can_not_be_stored_hurt_no_call(
     wire = await HttpWire.session(await serve(state=MemoryState(max_log_bytes=10000)))
     await (await finished_call(stage, wire)).notify(note("x" * 20_000))
     assert "stored" in caplog.text
+
+
+async def test_hooks_hear_of_notifications(serve: Serve) -> None:
+    server, heard = Server("hooks"), asyncio.Queue[Any]()
+
+    @server.middleware
+    class Listener:
+        async def on_message(self, context: Request | Notification, call_next: Any) -> Any:
+            if isinstance(context, Notification):
+                heard.put_nowait((context.method, context.params.get("reason"), context.revision.name))
+            return await call_next(context)
+
+    wire = await HttpWire.session(await serve(server), "2025-06-18")
+    assert await heard.get() == ("notifications/initialized", None, "2025-06-18")
+    answer = await wire.notify("notifications/cancelled", {"requestId": 9, "reason": "bored"})
+    assert answer.status == 202
+    assert await heard.get() == ("notifications/cancelled", "bored", "2025-06-18")

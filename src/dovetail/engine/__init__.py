@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dovetail.engine import dependencies as dependencies
     from dovetail.engine import file_watcher as file_watcher
     from dovetail.engine import handles as handles
+    from dovetail.engine import hooks as hooks
     from dovetail.engine import idempotency as idempotency
     from dovetail.engine import input_required as input_required
     from dovetail.engine import metrics as metrics
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from dovetail.engine import watchdog as watchdog
 
 __getattr__ = lazy_modules(
-    __name__, "access", "audit", "caller_state", "dependencies", "file_watcher", "handles", "idempotency",
-    "input_required", "metrics", "mounts", "open_calls", "progress", "rate_limits", "request_log", "request_state",
-    "result_cache", "server_requests", "telemetry", "tool_search", "watchdog",
+    __name__, "access", "audit", "caller_state", "dependencies", "file_watcher", "handles", "hooks",
+    "idempotency", "input_required", "metrics", "mounts", "open_calls", "progress", "rate_limits", "request_log",
+    "request_state", "result_cache", "server_requests", "telemetry", "tool_search", "watchdog",
 )  # fmt: skip

@@ -136,6 +136,7 @@ class Engine:
         self.methods: Mapping[str, Method] = REQUEST_ROWS  # with those of extensions
         self.handlers: Mapping[str, Handler] = HANDLERS
         self.notifications: dict[str, Callable[..., None]] = {}  # of extensions
+        self.notification_hooks: list[Callable[..., Awaitable[Any]]] = []  # of middleware classes
         self._extensions: dict[str, DeclaredExtension] = {}
         self.start_checks: dict[str, Callable[[], None]] = {}  # of extensions; they raise SetupError
         self.load_tasks: Callable[[], None] = lambda: None  # sets `tasks`

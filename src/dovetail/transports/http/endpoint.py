@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from dovetail import engine as lazy
 from dovetail.engine.concurrency import resume_with_timer
 from dovetail.engine.dispatch import handle
 from dovetail.engine.engine import Engine
@@ -331,6 +332,8 @@ class Endpoint:
         session = http_request.session
         record = None if session is None else session.record
         inbound.accept_on_http(message, http_request.headers, record, stateless=self._options.stateless)
+        if self._engine.notification_hooks and message.is_notification:
+            lazy.hooks.notify(self._engine, message, LATEST if record is None else record.revision)
         if (receive := self._engine.notifications.get(message.method)) is not None:  # type: ignore[arg-type]
             revision = LATEST if record is None else record.revision
             receive(message, revision, record, http_request.principal, http_request.headers)
