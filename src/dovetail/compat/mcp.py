@@ -6,7 +6,7 @@ Words of module paths (`MODULES`) can't be names of this module: the import syst
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 try:
     import mcp_types
@@ -25,7 +25,7 @@ from dovetail.compat.mcp_context import PAGE, ResourceError
 from dovetail.compat.mcp_server import *  # noqa: F403
 from dovetail.compat.shared import AcceptedElicitation as AcceptedElicitation
 from dovetail.compat.shared import AccessToken as AccessToken
-from dovetail.compat.shared import AudioMedia, ImageMedia, given, not_possible, to_content, wire
+from dovetail.compat.shared import AudioMedia, ImageMedia, given, not_possible, to_content
 from dovetail.compat.shared import CancelledElicitation as CancelledElicitation
 from dovetail.compat.shared import DeclinedElicitation as DeclinedElicitation
 from dovetail.compat.shared import ElicitationResult as ElicitationResult
@@ -34,14 +34,16 @@ from dovetail.errors import DovetailError, SetupError
 from dovetail.errors import ToolError as ToolError
 from dovetail.protocol.extensions import UI, UI_MIME_TYPE
 
+M = TypeVar("M", bound=BaseModel)
 __path__: list[str] = []
-MODULES = frozenset(
-    "apps auth auth_context base bearer_auth caching client context elicitation exceptions extension extensions "
-    "func_metadata inbound logging lowlevel mcpserver memory message middleware path_security prompts provider "
-    "request_state resolve resource_manager resources routes server session settings shared sse stdio streamable_http "
-    "streamable_http_manager subscriptions templates tool_manager tools transport_security types uri_template "
-    "utilities version".split()
-)
+MODULES = frozenset({
+    "apps", "auth", "auth_context", "base", "bearer_auth", "caching", "client", "context", "elicitation", "exceptions",
+    "extension", "extensions", "func_metadata", "inbound", "logging", "lowlevel", "mcpserver", "memory", "message",
+    "middleware", "path_security", "prompts", "provider", "request_state", "resolve", "resource_manager", "resources",
+    "routes", "server", "session", "settings", "shared", "sse", "stdio", "streamable_http", "streamable_http_manager",
+    "subscriptions", "templates", "tool_manager", "tools", "transport_security", "types", "uri_template", "utilities",
+    "version",
+})  # fmt: skip
 EXTENSION_ID, APP_MIME_TYPE = UI, UI_MIME_TYPE
 InvalidSignature, MCPServerError, MCPDeprecationWarning = SetupError, DovetailError, DeprecationWarning
 CallNext = HandlerResult = ServerMiddleware = EventCallback = EventId = StreamId = Any  # types of annotations
@@ -84,7 +86,7 @@ class EventStore:
 # ── the client ──
 
 
-def read(model: Any, value: Any) -> Any:
+def read(model: type[M], value: Any) -> M:
     """A value of ours as a model of mcp_types."""
     return model.model_validate(msgspec.to_builtins(value))
 
@@ -96,6 +98,14 @@ class StdioServerParameters(msgspec.Struct, frozen=True):
     args: Sequence[str] = ()
     env: Mapping[str, str] | None = None
     cwd: str | None = None
+
+
+LISTS: dict[str, tuple[type[BaseModel], str]] = {
+    "list_tools": (mcp_types.ListToolsResult, "tools"),
+    "list_resources": (mcp_types.ListResourcesResult, "resources"),
+    "list_resource_templates": (mcp_types.ListResourceTemplatesResult, "resourceTemplates"),
+    "list_prompts": (mcp_types.ListPromptsResult, "prompts"),
+}
 
 
 class Client:
@@ -125,7 +135,11 @@ class Client:
         await self._client.close()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
+        return partial(self._list, name) if name in LISTS else getattr(self._client, name)
+
+    async def _list(self, name: str) -> Any:
+        model, key = LISTS[name]
+        return read(model, {key: await getattr(self._client, name)()})
 
     @property
     def server_capabilities(self) -> mcp_types.ServerCapabilities:
@@ -135,19 +149,6 @@ class Client:
         found = await self._client.call_tool(name, arguments or {}, raise_on_error=False)
         result = {"content": found.content, "structuredContent": found.structured, "isError": found.is_error}
         return read(mcp_types.CallToolResult, result)
-
-    async def list_tools(self) -> mcp_types.ListToolsResult:
-        return read(mcp_types.ListToolsResult, {"tools": await self._client.list_tools()})
-
-    async def list_resources(self) -> mcp_types.ListResourcesResult:
-        return read(mcp_types.ListResourcesResult, {"resources": await self._client.list_resources()})
-
-    async def list_resource_templates(self) -> mcp_types.ListResourceTemplatesResult:
-        found = await self._client.list_resource_templates()
-        return read(mcp_types.ListResourceTemplatesResult, {"resourceTemplates": found})
-
-    async def list_prompts(self) -> mcp_types.ListPromptsResult:
-        return read(mcp_types.ListPromptsResult, {"prompts": await self._client.list_prompts()})
 
     async def read_resource(self, uri: Any) -> mcp_types.ReadResourceResult:
         return read(mcp_types.ReadResourceResult, {"contents": await self._client.read_resource(str(uri))})
@@ -186,9 +187,9 @@ def contains_path_traversal(value: str) -> bool:
 
 def safe_join(base: str | Path, *parts: str) -> Path:
     """The path below a folder. Raises PathEscapeError if it leads out of it, by symlinks too."""
-    root = Path(base).resolve()
-    joined = root if any("\0" in part or is_absolute_path(part) for part in parts) else root.joinpath(*parts).resolve()
-    if joined == root and parts or not joined.is_relative_to(root):
+    root, is_relative = Path(base).resolve(), not any("\0" in part or is_absolute_path(part) for part in parts)
+    joined = root.joinpath(*parts).resolve() if is_relative else None
+    if joined is None or not joined.is_relative_to(root):
         raise PathEscapeError(f"{parts!r} is no path below {root}")
     return joined
 
@@ -200,25 +201,20 @@ RECORDS = {  # of authorization servers and event stores
     "OAuthClientInformationFull", "OAuthClientMetadata", "OAuthMetadata", "OAuthToken", "ProtectedResourceMetadata",
     "RefreshToken", "RevocationOptions",
 }  # fmt: skip
-UNSUPPORTED = {
-    **dict.fromkeys(["Server", "InitializationOptions", "NotificationOptions"], "write tools with MCPServer"),
-    **dict.fromkeys(["stdio_server", "SseServerTransport", "StreamableHTTPSessionManager"], "write mcp.run()"),
-    **dict.fromkeys(
-        ["OAuthAuthorizationServerProvider", "ProviderTokenVerifier", "create_auth_routes", "construct_redirect_uri"],
-        "dovetail.AuthServer is an authorization server",
+UNSUPPORTED = {  # names by what there is instead
+    "write tools with MCPServer": ("Server", "InitializationOptions", "NotificationOptions"),
+    "write mcp.run()": ("stdio_server", "SseServerTransport", "StreamableHTTPSessionManager"),
+    "dovetail.AuthServer is an authorization server": (
+        "OAuthAuthorizationServerProvider", "ProviderTokenVerifier", "create_auth_routes", "construct_redirect_uri",
     ),
-    **dict.fromkeys(
-        ["ClientSession", "ClientSessionGroup", "stdio_client", "sse_client", "streamable_http_client"],
-        "connect with Client",
+    "connect with Client": (
+        "ClientSession", "ClientSessionGroup", "stdio_client", "sse_client", "streamable_http_client",
     ),
-    **dict.fromkeys(
-        ["classify_inbound_request", "InboundModernRoute", "InboundLadderRejection"],
-        "one endpoint serves all revisions",
-    ),
-    "ListenHandler": "the server tells its clients of changes",
-    "HttpResource": "write a function that fetches it",
-    "DirectoryResource": "mcp.add_directory() offers a folder",
-}
+    "one endpoint serves all revisions": ("classify_inbound_request", "InboundModernRoute", "InboundLadderRejection"),
+    "the server tells its clients of changes": ("ListenHandler",),
+    "write a function that fetches it": ("HttpResource",),
+    "mcp.add_directory() offers a folder": ("DirectoryResource",),
+}  # fmt: skip
 
 
 def _unsupported(name: str, instead: str) -> type:
@@ -235,8 +231,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     if name in RECORDS:
         made: Any = type(name, (BaseModel,), {"__module__": __name__, "model_config": {"extra": "allow"}})
-    elif name in UNSUPPORTED:
-        made = _unsupported(name, UNSUPPORTED[name])
+    elif instead := [words for words, names in UNSUPPORTED.items() if name in names]:
+        made = _unsupported(name, instead[0])
     elif hasattr(mcp_types, name):
         made = getattr(mcp_types, name)
     else:

@@ -1,5 +1,8 @@
 """The official SDK's `Context`, which is its session too, and its resolvers, on ours."""
 
+# mypy: disable-error-code="override"
+# The SDK's signatures are other ones than those of our `Context`.
+
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -64,20 +67,22 @@ class ResourceNotFoundError(ResourceError, NotFound):
 class UrlElicitationRequiredError(UrlElicitationRequired):
     """The user has to open a URL before the call can be made."""
 
-    def __init__(self, elicitations: Sequence[mcp_types.ElicitRequestURLParams], message: str = "") -> None:
-        super().__init__(
-            *(ElicitUrl(each.message, each.url, elicitation_id=each.elicitation_id) for each in elicitations)
-        )
+    def __init__(self, elicitations: Sequence[mcp_types.ElicitRequestURLParams], message: str = "") -> None:  # noqa: ARG002
+        super().__init__(*(_elicit_url(each) for each in elicitations))
 
 
 # ── requests to the client ──
+
+
+def _elicit_url(params: mcp_types.ElicitRequestURLParams) -> ElicitUrl:
+    return ElicitUrl(params.message, params.url, elicitation_id=params.elicitation_id)
 
 
 def input_request(request: Any) -> InputRequest[Any]:
     """A request of mcp_types as ours."""
     params = request.params
     if isinstance(params, mcp_types.ElicitRequestURLParams):
-        return ElicitUrl(params.message, params.url, elicitation_id=params.elicitation_id)
+        return _elicit_url(params)
     if isinstance(params, mcp_types.ElicitRequestFormParams):
         return NativeElicit(params.message, schema=params.requested_schema)
     if isinstance(request, mcp_types.ListRootsRequest):
@@ -85,7 +90,7 @@ def input_request(request: Any) -> InputRequest[Any]:
     if not isinstance(params, mcp_types.CreateMessageRequestParams):
         raise not_possible(f"A {request.method} request to the client", PAGE)
     options = {name: wire(getattr(params, name)) for name in params.model_fields_set - {"meta", "messages"}}
-    return NativeSample(msgspec.convert(wire(params.messages), list[SamplingMessage]), **options)  # type: ignore[arg-type]
+    return NativeSample(msgspec.convert(wire(params.messages), list[SamplingMessage]), **options)
 
 
 class Asked(Generic[M]):
@@ -175,7 +180,7 @@ class Context(NativeContext):
     def error(self, data: Any, logger: str | None = None, **options: Any) -> Any:
         return self.log("error", data, logger, **options)
 
-    async def read_resource(self, uri: Any) -> list[ReadResourceContents]:  # type: ignore[override]
+    async def read_resource(self, uri: Any) -> list[ReadResourceContents]:
         try:
             found = await super().read_resource(str(uri))
         except NotFound as failure:
@@ -191,14 +196,14 @@ class Context(NativeContext):
 
     elicit_form = elicit
 
-    async def elicit_url(self, message: str, url: str, elicitation_id: str, **_: Any) -> ElicitationResult[None]:  # type: ignore[override]
+    async def elicit_url(self, message: str, url: str, elicitation_id: str, **_: Any) -> ElicitationResult[None]:
         return outcome(await super().elicit_url(message, url, elicitation_id=elicitation_id))
 
     async def create_message(self, messages: Sequence[mcp_types.SamplingMessage], **options: Any) -> Any:
         options.pop("related_request_id", None)
         return (await Sample(messages, **options).ask(self)).data
 
-    async def list_roots(self) -> mcp_types.ListRootsResult:  # type: ignore[override]
+    async def list_roots(self) -> mcp_types.ListRootsResult:
         return await self.send_request(mcp_types.ListRootsRequest(), mcp_types.ListRootsResult)
 
     async def send_request(self, request: Any, result_type: type[M], **_: Any) -> M:

@@ -1,37 +1,30 @@
 """The official SDK's `MCPServer`, with its resources, prompts and extensions, on ours."""
 
+# mypy: disable-error-code="override"
+# The SDK's signatures are other ones than those of `Server`.
+
+import asyncio
+import functools
 import inspect
 import logging
-import types
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace, UnionType
-from typing import (
-    Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict, TypeVar, Union, cast, get_args, get_origin,
-    get_type_hints, is_typeddict,
-)  # fmt: skip
+from typing import Annotated, Any, NotRequired, TypedDict, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import mcp_types
 import msgspec
 from pydantic import BaseModel
 
 from dovetail import auth as lazy_auth
+from dovetail.compat import shared
 from dovetail.compat.mcp_context import PAGE, Context, MCPError, Resolution, resolved_parameters, run, to_input_required
-from dovetail.compat.shared import (
-    PeerVerifier,
-    adapted,
-    content_types,
-    given,
-    json_text,
-    not_possible,
-    to_content,
-    wire,
-)
+from dovetail.compat.shared import adapted, given, json_text, not_possible, to_content, wire
 from dovetail.engine.current_context import get_context
 from dovetail.engine.dispatch import CallNext
 from dovetail.errors import METHOD_NOT_FOUND, MissingCapability, SetupError, ToolError
 from dovetail.extensions.extension import Extension as NativeExtension
+from dovetail.protocol.capabilities import Completion
 from dovetail.protocol.extensions import UI, UI_MIME_TYPE
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import CacheHint, ListResult, ReadResourceResult, Result, Shaper, ToolResult
@@ -71,19 +64,19 @@ def blocks(value: Any) -> list[Any]:
         return []
     if isinstance(value, (list, tuple)):
         return [block for item in value for block in blocks(item)]
-    is_content = isinstance(value, (str, *content_types()))
+    is_content = isinstance(value, (str, *shared.content_types()))
     return [to_content(value if is_content else json_text(value, indent=2))]
 
 
 def _holds_content(annotation: Any) -> bool:
     origin = get_origin(annotation)
     if origin is None:
-        return isinstance(annotation, type) and issubclass(annotation, content_types())
+        return isinstance(annotation, type) and issubclass(annotation, shared.content_types())
     parts = get_args(annotation)[: 1 if origin is Annotated else None]
     return origin in (Annotated, Union, UnionType, list, tuple, Sequence) and any(map(_holds_content, parts))
 
 
-class Output(NamedTuple):
+class Output(msgspec.Struct, frozen=True):
     """What a tool returns, by its return annotation."""
 
     schema: Any = ToolResult  # the type of its structured value; `ToolResult`: there is none
@@ -93,8 +86,8 @@ class Output(NamedTuple):
     @classmethod
     def read(cls, annotation: Any, name: str, structured: bool | None) -> "Output":
         if get_origin(annotation) in (Union, UnionType):
-            parts = (each for each in get_args(annotation) if each is not mcp_types.InputRequiredResult)
-            annotation = Union[tuple(parts)]  # noqa: UP007
+            data = tuple(each for each in get_args(annotation) if each is not mcp_types.InputRequiredResult)
+            annotation = Union[data]  # noqa: UP007
         if get_origin(annotation) is Annotated and annotation.__origin__ is mcp_types.CallToolResult:
             annotation = annotation.__metadata__[0]
         unstructured = (inspect.Signature.empty, mcp_types.CallToolResult, mcp_types.InputRequiredResult, ToolResult)
@@ -103,10 +96,10 @@ class Output(NamedTuple):
         kind: Any = annotation.__origin__ if get_origin(annotation) is Annotated else annotation
         origin, parts = get_origin(kind), get_args(kind)
         if origin is None and isinstance(kind, type) and kind not in (str, int, float, bool, bytes, type(None)):
-            if is_typeddict(kind) or issubclass(kind, BaseModel) or hasattr(kind, "__dataclass_fields__"):
+            if hasattr(kind, "__total__") or issubclass(kind, BaseModel) or hasattr(kind, "__dataclass_fields__"):
                 return cls(annotation)
             hints = {name: hint for name, hint in get_type_hints(kind).items() if not name.startswith("_")}
-            optional = {name: NotRequired[hint] for name, hint in hints.items() if hasattr(kind, name)}  # type: ignore[valid-type]
+            optional = {name: NotRequired[hint] for name, hint in hints.items() if hasattr(kind, name)}
             return cls(TypedDict(kind.__name__, hints | optional), fields=tuple(hints)) if hints else cls()  # type: ignore[operator]
         if origin is dict and parts[0] is str:
             return cls(annotation)
@@ -200,7 +193,7 @@ class FileResource(Resource):
     encoding: Any = msgspec.UNSET
 
     async def read(self) -> str | bytes:
-        kind, data = self.mime_type.partition(";")[0], Path(self.path).read_bytes()
+        kind, data = self.mime_type.partition(";")[0], await asyncio.to_thread(Path(self.path).read_bytes)
         is_text = kind.startswith("text/") or kind.endswith(("json", "xml"))
         encoding = ("utf-8-sig" if is_text else None) if self.encoding is msgspec.UNSET else self.encoding
         return data if encoding is None else data.decode(encoding)
@@ -229,7 +222,7 @@ class Message:
 
     role = "user"
 
-    def __init__(self, content: Any, role: Literal["user", "assistant"] | None = None) -> None:
+    def __init__(self, content: Any, role: str | None = None) -> None:
         self.content, self.role = content, role or self.role
 
 
@@ -387,7 +380,7 @@ class PeerMiddleware(list[Any]):
             return await call_next(request)
 
         for each in reversed(self):
-            chain = partial(each, call_next=chain)
+            chain = functools.partial(each, call_next=chain)
         found = await chain(get_context())
         return WireResult(wire(found)) if isinstance(found, (dict, BaseModel)) else found
 
@@ -396,19 +389,20 @@ async def intercept(extension: Extension, ctx: Context, call_next: Any) -> Any:
     """The middleware of an extension."""
     if ctx.method != "tools/call":
         return await call_next(ctx)
-    return await extension.intercept_tool_call(
-        mcp_types.CallToolRequestParams.model_validate(ctx.params), ctx, call_next
-    )
+    params = mcp_types.CallToolRequestParams.model_validate(ctx.params)
+    return await extension.intercept_tool_call(params, ctx, call_next)
 
 
-async def hint(hints: Mapping[str, CacheHint], request: Request, call_next: CallNext) -> Result:
-    """The middleware of `cache_hints`."""
-    result, found = await call_next(request), hints.get(request.method)
-    if found is not None and isinstance(result, ListResult):
-        result.hint = found
-    elif found is not None and isinstance(result, ReadResourceResult):
-        return msgspec.structs.replace(result, hint=found)
-    return result
+class CacheHints(dict[str, CacheHint]):
+    """The middleware of `cache_hints`, which are by method."""
+
+    async def __call__(self, request: Request, call_next: CallNext) -> Result:
+        result, hint = await call_next(request), self.get(request.method)
+        if hint is not None and isinstance(result, ListResult):
+            result.hint = hint
+        elif hint is not None and isinstance(result, ReadResourceResult):
+            return msgspec.structs.replace(result, hint=hint)
+        return result
 
 
 # ── settings ──
@@ -428,7 +422,8 @@ class AuthSettings(msgspec.Struct, kw_only=True):
 
     def to_auth(self, verifier: Any) -> Any:
         resource = None if self.resource_server_url is None else str(self.resource_server_url)
-        ours = PeerVerifier(verifier, str(self.issuer_url), resource, needs_resource=bool(self.validate_token_resource))
+        needs_resource = bool(self.validate_token_resource)
+        ours = shared.PeerVerifier(verifier, str(self.issuer_url), resource, needs_resource=needs_resource)
         return lazy_auth.Auth(ours, scopes=self.required_scopes or ())
 
 
@@ -489,29 +484,29 @@ class MCPServer(Server):
             raise not_possible("subscriptions=", PAGE, "workers tell each other of changes through state=")
         own = given(
             title=title, description=description, instructions=instructions, website_url=website_url, icons=wire(icons),
-            version=version or None, lifespan=lifespan, list_changed=None if subscriptions is None else subscriptions,
+            version=version or None, lifespan=lifespan, list_changed=False if subscriptions is False else None,
             auth=auth and auth.to_auth(token_verifier),
         )  # fmt: skip
         if request_state_security is not None:
             own |= given(secret=request_state_security.keys, answer_timeout=request_state_security.ttl)
         lists = ["tools", "resources", "prompts"]
         super().__init__(name or "mcp-server", output="structured", declare=lists, **own)
-        self.engine.context_class = type("Context", (Context,), {"mcp_server": self})
+        own_context: Any = type("Context", (Context,), {"mcp_server": self})
+        self.engine.context_class = own_context
         self.dependencies = list(dependencies)
         self.settings = SimpleNamespace(auth=auth, lifespan=lifespan, log_level=log_level, debug=False)
         vars(self.settings).update(settings, dependencies=self.dependencies)
         logging.getLogger("dovetail").setLevel(log_level)
         self._security = resource_security or ResourceSecurity()
-        self._peer_middleware = PeerMiddleware()
         if cache_hints:
-            super().middleware(partial(hint, cache_hints))
+            super().middleware(CacheHints(cache_hints))
         if middleware:
             self.middleware.extend(middleware)
-        for extension in extensions or ():
+        for extension in extensions:
             self._apply(extension)
-        for tool in tools or ():
+        for tool in tools:
             self.add_tool(tool.fn, tool.name, **tool.options)
-        for resource in resources or ():
+        for resource in resources:
             self.add_resource(resource)
 
     def __class_getitem__(cls, _: Any) -> type["MCPServer"]:
@@ -529,7 +524,7 @@ class MCPServer(Server):
         """Register a function as a tool."""
         return _decorator("tool", self.add_tool, name, title=title, description=description, **options)
 
-    def add_tool(  # type: ignore[override]
+    def add_tool(
         self, fn: Callable[..., Any], name: str | None = None, title: str | None = None, description: str | None = None,
         annotations: Any = None, icons: Any = None, meta: Any = None, structured_output: bool | None = None,
     ) -> None:  # fmt: skip
@@ -548,7 +543,7 @@ class MCPServer(Server):
                 raise
             super().add_tool(Output().function(fn, signature), **options)  # its type has no schema
 
-    def remove_tool(self, name: str) -> None:  # type: ignore[override]
+    def remove_tool(self, name: str) -> None:
         if not super().remove_tool(name):
             raise ToolError(f"Unknown tool: {name}")
 
@@ -572,42 +567,53 @@ class MCPServer(Server):
         if not self._is_taken(self.engine.resources.direct, "resource", uri):
             super().add_resource(uri, function, **{"mime_type": "text/plain", **options})
 
-    def add_resource(self, resource: Any) -> None:  # type: ignore[override]
-        names = ("title", "description", "icons", "annotations", "meta", "mime_type")
-        options = described(
-            None, name=resource.name or str(resource.uri), **{each: getattr(resource, each) for each in names}
-        )
-        self._add_resource(str(resource.uri), adapted(resource.read, contents, []), options)
+    def add_resource(self, resource: Any) -> None:
+        uri, names = str(resource.uri), ("title", "description", "icons", "annotations", "meta", "mime_type")
+        options = described(None, name=resource.name or uri, **{each: getattr(resource, each) for each in names})
+        self._add_resource(uri, adapted(resource.read, contents, []), options)
 
     # ── prompts ──
 
-    def prompt(
-        self, name: Any = None, title: str | None = None, description: str | None = None, icons: Any = None
-    ) -> Any:  # type: ignore[override]
+    def prompt(self, name: Any = None, title: str | None = None, description: str | None = None, **options: Any) -> Any:
         """Register a function as a prompt."""
 
         def add(function: Callable[..., Any], **options: Any) -> None:
             self.add_prompt(Prompt(function, **options))
 
-        return _decorator("prompt", add, name, title=title, description=description, icons=icons)
+        return _decorator("prompt", add, name, title=title, description=description, **options)
 
-    def add_prompt(self, prompt: Tool) -> None:  # type: ignore[override]
+    def add_prompt(self, prompt: Tool) -> None:
         if not self._is_taken(self.engine.prompts, "prompt", prompt.name):
             made = adapted(prompt.fn, messages, list(_signature(prompt.fn).parameters.values()))
             super().add_prompt(made, **described(prompt.fn, name=prompt.name, **prompt.options))
 
-    def remove_prompt(self, name: str) -> None:  # type: ignore[override]
+    def remove_prompt(self, name: str) -> None:
         if not super().remove_prompt(name):
             raise ValueError(f"Unknown prompt: {name}")
 
+    def completion(self) -> Callable[[F], F]:
+        """Register the function that suggests values for all arguments."""
+
+        def register(function: F) -> F:
+            async def complete(ref: Any, argument: Any, context: Any) -> Completion:
+                whole = msgspec.to_builtins({"ref": ref, "argument": argument, "context": context})
+                params = mcp_types.CompleteRequestParams.model_validate(whole)
+                found = await function(params.ref, params.argument, params.context)
+                return Completion([]) if found is None else Completion(found.values, found.total, found.has_more)
+
+            super(MCPServer, self).completion(complete)
+            return function
+
+        return register
+
     # ── middleware and extensions ──
 
-    @property
-    def middleware(self) -> PeerMiddleware:  # type: ignore[override]
+    @functools.cached_property
+    def middleware(self) -> PeerMiddleware:
         """Functions of `ctx` and `call_next`; more may be appended."""
-        if not self._peer_middleware:
-            super().middleware(self._peer_middleware)
-        return self._peer_middleware
+        made = PeerMiddleware()
+        super().middleware(made)
+        return made
 
     def _apply(self, extension: Extension) -> None:
         for tool in extension.tools():
@@ -620,7 +626,7 @@ class MCPServer(Server):
             methods = {each.method: each.serve for each in extension.methods()}
             self.add_extension(NativeExtension(extension.identifier, extension.settings(), methods))
         if type(extension).intercept_tool_call is not Extension.intercept_tool_call:
-            self.middleware.append(partial(intercept, extension))
+            self.middleware.append(functools.partial(intercept, extension))
 
     # ── serving ──
 
@@ -643,7 +649,7 @@ class MCPServer(Server):
             raise RuntimeError("session_manager is there after streamable_http_app()")
         return self._session_manager
 
-    def run(self, transport: str = "stdio", **options: Any) -> None:  # type: ignore[override]
+    def run(self, transport: str = "stdio", **options: Any) -> None:
         super().run("stdio") if transport == "stdio" else super().run("http", **_http_options(options))
 
     async def run_stdio_async(self) -> None:
@@ -666,32 +672,20 @@ def _decorator(kind: str, add: Callable[..., None], name: Any, **options: Any) -
     return register
 
 
-NAMES = {
-    "streamable_http_path": "path",
-    "stateless_http": "stateless",
-    "max_request_body_size": "max_body_bytes",
+OPTIONS = {
+    **{name: name for name in ("host", "port", "max_sessions")},
+    "streamable_http_path": "path", "stateless_http": "stateless", "max_request_body_size": "max_body_bytes",
     "session_idle_timeout": "session_timeout",
-    "max_sessions": "max_sessions",
-    "host": "host",
-    "port": "port",
-}
+}  # fmt: skip
 PASSED_OVER = {"json_response", "event_store", "retry_interval", "transport_security"}  # events are stored in any case
+FIXED = {"sse_path": "/sse", "message_path": "/messages/"}
 
 
 def _http_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of HTTP as ours. Raises SetupError for others."""
-    for name, usual in (("sse_path", "/sse"), ("message_path", "/messages/")):
-        if options.get(name, usual) != usual:
-            raise not_possible(f"{name}=", PAGE, f"it is {usual}")
+    for name in options.keys() - OPTIONS.keys() - PASSED_OVER:
+        if options[name] != FIXED.get(name):
+            raise not_possible(f"{name}=", PAGE, f"it is {FIXED[name]}" if name in FIXED else "")
     security = options.get("transport_security") or TransportSecuritySettings()
     hosts = given(allowed_hosts=[*security.allowed_hosts] or None, allowed_origins=[*security.allowed_origins] or None)
-    return {
-        **hosts,
-        **given(
-            **{
-                NAMES.get(name, name): each
-                for name, each in options.items()
-                if name not in PASSED_OVER | {"sse_path", "message_path"}
-            }
-        ),
-    }
+    return {**hosts, **given(**{OPTIONS[name]: options[name] for name in options.keys() & OPTIONS.keys()})}
