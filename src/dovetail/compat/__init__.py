@@ -1,14 +1,13 @@
 """Programs written for FastMCP or the official SDK, on Dovetail: the peers' module paths and names, as adapters.
 
-`dovetail.compat.fastmcp` and `dovetail.compat.mcp` have all names of a peer. Each of the peer's module paths below one of
-them is a view of it, so `from dovetail.compat.fastmcp.server.auth import JWTVerifier` works as it did there. `MODULES`
-of a peer has the words of which its module paths consist.
+`dovetail.compat.fastmcp` and `dovetail.compat.mcp` have all names of a peer. Each of the peer's module paths below one
+of them is a view of it, so `from dovetail.compat.fastmcp.server.auth import JWTVerifier` works as it did there.
+`MODULES` of a peer has the words of which its module paths consist.
 """
 
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -21,7 +20,7 @@ TYPES = "dovetail.compat.mcp.types"  # the SDK's wire types are a package of the
 class PeerModules(MetaPathFinder, Loader):
     """Makes a module of each path below a peer's; its names are those of the peer's package."""
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, *_: Any) -> ModuleSpec | None:
         if not fullname.startswith(tuple(f"{peer}." for peer in PEERS)):
             return None
         if f"{fullname}.".startswith(f"{TYPES}."):

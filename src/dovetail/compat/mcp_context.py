@@ -1,20 +1,22 @@
-"""The official SDK's `Context`, session and resolvers, on ours."""
+"""The official SDK's `Context`, which is its session too, and its resolvers, on ours."""
+
+# mypy: disable-error-code="override"
+# The SDK's signatures are other ones than those of our `Context`.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_origin
+from typing import Any, Generic, NamedTuple, TypeVar, cast, get_origin
 
 import mcp_types
 import msgspec
-from pydantic import AnyUrl, BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
-from dovetail.compat.shared import OUTCOMES, AcceptedElicitation, ElicitationResult, outcome, wire
+from dovetail.compat.shared import OUTCOMES, AcceptedElicitation, ElicitationResult, not_possible, outcome, wire
 from dovetail.engine.context import Context as NativeContext
 from dovetail.engine.context import request_of
 from dovetail.engine.request_context import threads_of
-from dovetail.errors import INTERNAL_ERROR, NotFound, ProtocolError, SetupError, ToolError
+from dovetail.errors import INTERNAL_ERROR, NotFound, ProtocolError, ToolError, UrlElicitationRequired
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.elicitation import InputRequest, InputRequired
 from dovetail.protocol.revisions import Revision
@@ -25,9 +27,11 @@ from dovetail.registry.functions import members, outermost
 from dovetail.registry.roots import Roots
 from dovetail.registry.sampling import Sample as NativeSample
 
+__all__ = [
+    "Context", "Elicit", "ListRoots", "MCPError", "ReadResourceContents", "Resolve", "ResourceError",
+    "ResourceNotFoundError", "Sample", "ServerRequestContext", "ServerSession", "UrlElicitationRequiredError",
+]  # fmt: skip
 PAGE = "From the official SDK"
-LifespanT = TypeVar("LifespanT")
-RequestT = TypeVar("RequestT")
 M = TypeVar("M", bound=BaseModel)
 _answers: TypeAdapter[Any] = TypeAdapter(mcp_types.InputResponse)
 
@@ -46,11 +50,11 @@ class MCPError(ProtocolError):
         return mcp_types.ErrorData(code=self.code, message=self.message, data=self.data)
 
 
-class ResourceError(ProtocolError):
-    """A failure of a resource whose text the client gets."""
+class ResourceError(ToolError, ProtocolError):
+    """A failure of a resource whose text the client gets; in a tool, the model."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(message, code=INTERNAL_ERROR)
+        ProtocolError.__init__(self, message, code=INTERNAL_ERROR)
 
 
 class ResourceNotFoundError(ResourceError, NotFound):
@@ -60,52 +64,50 @@ class ResourceNotFoundError(ResourceError, NotFound):
         NotFound.__init__(self, message)
 
 
+class UrlElicitationRequiredError(UrlElicitationRequired):
+    """The user has to open a URL before the call can be made."""
+
+    def __init__(self, elicitations: Sequence[mcp_types.ElicitRequestURLParams], message: str = "") -> None:  # noqa: ARG002
+        super().__init__(*(_elicit_url(each) for each in elicitations))
+
+
 # ── requests to the client ──
 
 
+def _elicit_url(params: mcp_types.ElicitRequestURLParams) -> ElicitUrl:
+    return ElicitUrl(params.message, params.url, elicitation_id=params.elicitation_id)
+
+
 def input_request(request: Any) -> InputRequest[Any]:
-    """A request of mcp_types as ours. Raises SetupError for one that a server can't make."""
+    """A request of mcp_types as ours."""
     params = request.params
-    if isinstance(request, mcp_types.ElicitRequest):
-        if isinstance(params, mcp_types.ElicitRequestURLParams):
-            return ElicitUrl(params.message, params.url, elicitation_id=params.elicitation_id)
+    if isinstance(params, mcp_types.ElicitRequestURLParams):
+        return _elicit_url(params)
+    if isinstance(params, mcp_types.ElicitRequestFormParams):
         return NativeElicit(params.message, schema=params.requested_schema)
     if isinstance(request, mcp_types.ListRootsRequest):
         return Roots()
-    if not isinstance(request, mcp_types.CreateMessageRequest):
-        raise SetupError(f"{type(request).__name__} is no request that a client answers")
-    given = {name: value for name in params.model_fields_set if (value := getattr(params, name)) is not None}
-    messages = msgspec.convert([wire(each) for each in given.pop("messages")], list[SamplingMessage])
-    given.pop("meta", None)
-    plain = {name: _plain(value) for name, value in given.items()}
-    return NativeSample(messages, **plain)  # type: ignore[arg-type]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return wire(value) if isinstance(value, BaseModel) else value
+    if not isinstance(params, mcp_types.CreateMessageRequestParams):
+        raise not_possible(f"A {request.method} request to the client", PAGE)
+    options = {name: wire(getattr(params, name)) for name in params.model_fields_set - {"meta", "messages"}}
+    return NativeSample(msgspec.convert(wire(params.messages), list[SamplingMessage]), **options)
 
 
 class Asked(Generic[M]):
     """A request of mcp_types, whose result is read as one of its models."""
 
     def __init__(self, request: Any, model: type[M]) -> None:
-        self._request = input_request(request)
-        self.server_request = self._request.server_request
-        self.params = self._request.params
-        self._model = model
+        self._request, self._model = input_request(request), model
+        self.server_request, self.params = self._request.server_request, self._request.params
 
     def read(self, result: bytes | msgspec.Raw, revision: Revision) -> M:
         self._request.read(result, revision)  # raises QuestionFailed if it does not fit the request
         return self._model.model_validate_json(bytes(result))
 
 
-def to_input_required(result: Any) -> InputRequired:
-    """An `InputRequiredResult` as ours."""
+def to_input_required(result: mcp_types.InputRequiredResult) -> InputRequired:
     requests = {key: input_request(each) for key, each in (result.input_requests or {}).items()}
-    state = {} if result.request_state is None else {"state": result.request_state}
-    return InputRequired(requests, **state)
+    return InputRequired(requests, **({} if result.request_state is None else {"state": result.request_state}))
 
 
 # ── the context ──
@@ -117,8 +119,8 @@ class ReadResourceContents(NamedTuple):
     meta: dict[str, Any] | None = None
 
 
-class Context(NativeContext, Generic[LifespanT, RequestT]):
-    """The SDK's context of a call."""
+class Context(NativeContext):
+    """The SDK's context of a call; also what it calls the request's context, and the session."""
 
     mcp_server: Any = None  # each server has a subclass of its own
 
@@ -127,196 +129,122 @@ class Context(NativeContext, Generic[LifespanT, RequestT]):
         return str(super().request_id)
 
     @property
-    def request_context(self) -> "ServerRequestContext[LifespanT, RequestT]":
-        return ServerRequestContext.of(self)
+    def session(self) -> "Context":
+        return self
 
     @property
-    def session(self) -> "ServerSession":
-        return ServerSession(self)
+    def method(self) -> str:
+        return request_of(self)[1].request.method
 
     @property
-    def client_capabilities(self) -> mcp_types.ClientCapabilities | None:
-        return self.session.client_capabilities
+    def params(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", jsonrpc.parse(request_of(self)[1].request.raw_params))
 
     @property
-    def input_responses(self) -> dict[str, Any] | None:  # type: ignore[override]
+    def request(self) -> Any:
+        """What HTTP knows of the request: its `headers`."""
+        return None if self.headers is None else request_of(self)[1].request
+
+    @property
+    def client_capabilities(self) -> mcp_types.ClientCapabilities:
+        return mcp_types.ClientCapabilities.model_validate(self.client.capabilities)
+
+    @property
+    def client_params(self) -> mcp_types.InitializeRequestParams:
+        own = {"protocolVersion": self.protocol_version, "clientInfo": self.client.info}
+        return mcp_types.InitializeRequestParams.model_validate({**own, "capabilities": self.client.capabilities})
+
+    def check_client_capability(self, capability: mcp_types.ClientCapabilities) -> bool:
+        return _has_all(wire(capability), self.client.capabilities)
+
+    @property
+    def input_responses(self) -> dict[str, Any] | None:
         """The client's answers; None before there are some."""
         found = super().input_responses
         return {key: _answers.validate_python(each) for key, each in found.items()} if found else None
 
-    def log(self, level: Any, data: Any, logger: str | None = None, *, logger_name: str | None = None) -> Any:
-        return super().log(level, data, logger_name or logger)
+    def log(self, level: Any, data: Any, logger: str | None = None, *, logger_name: str | None = None, **_: Any) -> Any:
+        return super().log(level, data, logger or logger_name)
 
-    def debug(self, data: Any, logger: str | None = None, *, logger_name: str | None = None) -> Any:
-        return self.log("debug", data, logger_name or logger)
+    send_log_message = log
 
-    def info(self, data: Any, logger: str | None = None, *, logger_name: str | None = None) -> Any:
-        return self.log("info", data, logger_name or logger)
+    def debug(self, data: Any, logger: str | None = None, **options: Any) -> Any:
+        return self.log("debug", data, logger, **options)
 
-    def warning(self, data: Any, logger: str | None = None, *, logger_name: str | None = None) -> Any:
-        return self.log("warning", data, logger_name or logger)
+    def info(self, data: Any, logger: str | None = None, **options: Any) -> Any:
+        return self.log("info", data, logger, **options)
 
-    def error(self, data: Any, logger: str | None = None, *, logger_name: str | None = None) -> Any:
-        return self.log("error", data, logger_name or logger)
+    def warning(self, data: Any, logger: str | None = None, **options: Any) -> Any:
+        return self.log("warning", data, logger, **options)
 
-    async def read_resource(self, uri: str | AnyUrl) -> list[ReadResourceContents]:  # type: ignore[override]
+    def error(self, data: Any, logger: str | None = None, **options: Any) -> Any:
+        return self.log("error", data, logger, **options)
+
+    async def read_resource(self, uri: Any) -> list[ReadResourceContents]:
         try:
             found = await super().read_resource(str(uri))
         except NotFound as failure:
             raise ResourceNotFoundError(failure.message) from failure
-        contents = ((each.blob if each.text is None else each.text, each) for each in found)
-        return [ReadResourceContents(cast("str | bytes", content), each.mime_type, each.meta) for content, each in contents]
+        return [ReadResourceContents(each.text or each.blob or "", each.mime_type, each.meta) for each in found]
 
-    async def elicit(self, message: str, schema: type[M]) -> ElicitationResult[M]:  # type: ignore[override]
-        return outcome(await super().elicit(message, schema))
-
-    async def elicit_url(self, message: str, url: str, elicitation_id: str) -> ElicitationResult[None]:  # type: ignore[override]
-        return outcome(await super().elicit_url(message, url, elicitation_id=elicitation_id))
-
-    async def close_sse_stream(self) -> None:
-        await self.close_stream()
-
-    async def close_standalone_sse_stream(self) -> None:
-        """Do nothing, as there: clients do not come back to that stream."""
-
-    async def ask(self, request: Any, model: type[M]) -> M:
-        """Send a request of mcp_types to the client."""
-        return await self._request("send_request", Asked(request, model), None)
-
-
-@dataclass(kw_only=True)
-class ServerRequestContext(Generic[LifespanT, RequestT]):
-    """One request, for handlers and middleware."""
-
-    session: "ServerSession"
-    lifespan_context: LifespanT
-    protocol_version: str
-    method: str
-    params: Mapping[str, Any]
-    request_id: Any
-    meta: dict[str, Any]
-    request: RequestT
-
-    @classmethod
-    def of(cls, ctx: Context[Any, Any]) -> "ServerRequestContext[Any, Any]":
-        request = request_of(ctx)[1].request
-        return cls(
-            session=ServerSession(ctx),
-            lifespan_context=ctx.lifespan,
-            protocol_version=ctx.protocol_version,
-            method=request.method,
-            params=jsonrpc.parse(request.raw_params),
-            request_id=request.id,
-            meta=ctx.meta,
-            request=None if request.headers is None else request,
-        )
-
-
-class ServerSession:
-    """The client of a call. What names another request is sent with the one that is served."""
-
-    def __init__(self, ctx: Context[Any, Any]) -> None:
-        self.ctx = ctx
-        self.report_progress = ctx.report_progress
-        self.elicit_url = ctx.elicit_url
-
-    @property
-    def protocol_version(self) -> str:
-        return self.ctx.protocol_version
-
-    @property
-    def client_capabilities(self) -> mcp_types.ClientCapabilities | None:
-        return mcp_types.ClientCapabilities.model_validate(self.ctx.client.capabilities)
-
-    @property
-    def client_params(self) -> mcp_types.InitializeRequestParams | None:
-        given = {"protocolVersion": self.protocol_version, "clientInfo": self.ctx.client.info}
-        return mcp_types.InitializeRequestParams.model_validate({**given, "capabilities": self.ctx.client.capabilities})
-
-    @property
-    def can_send_request(self) -> bool:
-        return True  # in every revision; a client that can't answer is a MissingCapability
-
-    def check_client_capability(self, capability: mcp_types.ClientCapabilities) -> bool:
-        return _has_all(wire(capability), self.ctx.client.capabilities)
-
-    async def send_log_message(
-        self, level: Any, data: Any, logger: str | None = None, related_request_id: Any = None
-    ) -> None:
-        await self.ctx.log(level, data, logger)
-
-    async def send_progress_notification(
-        self, progress_token: Any, progress: float, total: float | None = None, message: str | None = None, **_: Any
-    ) -> None:
-        await self.ctx.report_progress(progress, total, message)
-
-    async def send_resource_updated(self, uri: str | AnyUrl) -> None:
-        await self.ctx.notify_resource_updated(str(uri))
-
-    async def send_resource_list_changed(self) -> None:
-        await self.ctx.notify_resources_changed()
-
-    async def send_tool_list_changed(self) -> None:
-        await self.ctx.notify_tools_changed()
-
-    async def send_prompt_list_changed(self) -> None:
-        await self.ctx.notify_prompts_changed()
-
-    async def send_elicit_complete(self, elicitation_id: str, related_request_id: Any = None) -> None:
-        await self.ctx.mcp_server.complete_elicitation(elicitation_id)
-
-    async def send_notification(self, notification: Any, related_request_id: Any = None) -> None:
-        """Send what the server can tell its client; anything else raises SetupError."""
-        params = notification.params
-        match notification:
-            case mcp_types.LoggingMessageNotification():
-                await self.ctx.log(params.level, params.data, params.logger)
-            case mcp_types.ProgressNotification():
-                await self.ctx.report_progress(params.progress, params.total, params.message)
-            case mcp_types.ResourceUpdatedNotification():
-                await self.send_resource_updated(params.uri)
-            case mcp_types.ResourceListChangedNotification():
-                await self.send_resource_list_changed()
-            case mcp_types.ToolListChangedNotification():
-                await self.send_tool_list_changed()
-            case mcp_types.PromptListChangedNotification():
-                await self.send_prompt_list_changed()
-            case _:
-                raise SetupError(f'{notification.method} can\'t be sent; see the page "{PAGE}" of the docs')
-
-    async def send_request(self, request: Any, result_type: type[M], **_: Any) -> M:
-        return await self.ctx.ask(request, result_type)
-
-    async def elicit_form(
-        self, message: str, requested_schema: dict[str, Any], related_request_id: Any = None
-    ) -> mcp_types.ElicitResult:
+    async def elicit(self, message: str, schema: Any = None, requested_schema: Any = None, **_: Any) -> Any:
+        """Ask the user; of the session it is called with a raw `requested_schema`."""
+        if requested_schema is None:
+            return outcome(await super().elicit(message, schema))
         params = mcp_types.ElicitRequestFormParams(message=message, requested_schema=requested_schema)
-        return await self.ctx.ask(mcp_types.ElicitRequest(params=params), mcp_types.ElicitResult)
+        return await self.send_request(mcp_types.ElicitRequest(params=params), mcp_types.ElicitResult)
 
-    elicit = elicit_form
+    elicit_form = elicit
+
+    async def elicit_url(self, message: str, url: str, elicitation_id: str, **_: Any) -> ElicitationResult[None]:
+        return outcome(await super().elicit_url(message, url, elicitation_id=elicitation_id))
 
     async def create_message(self, messages: Sequence[mcp_types.SamplingMessage], **options: Any) -> Any:
         options.pop("related_request_id", None)
-        return await self.ctx.ask(_sampling(messages, options), _sampling_result(options))
+        return (await Sample(messages, **options).ask(self)).data
 
     async def list_roots(self) -> mcp_types.ListRootsResult:
-        return await self.ctx.ask(mcp_types.ListRootsRequest(), mcp_types.ListRootsResult)
+        return await self.send_request(mcp_types.ListRootsRequest(), mcp_types.ListRootsResult)
+
+    async def send_request(self, request: Any, result_type: type[M], **_: Any) -> M:
+        return await self._request("send_request", Asked(request, result_type), None)
+
+    async def send_notification(self, notification: Any, related_request_id: Any = None) -> None:  # noqa: ARG002
+        params, name = notification.params, notification.method
+        known: dict[str, Callable[[], Any]] = {
+            "notifications/message": lambda: self.log(params.level, params.data, params.logger),
+            "notifications/progress": lambda: self.report_progress(params.progress, params.total, params.message),
+            "notifications/resources/updated": lambda: self.send_resource_updated(params.uri),
+            "notifications/resources/list_changed": self.notify_resources_changed,
+            "notifications/tools/list_changed": self.notify_tools_changed,
+            "notifications/prompts/list_changed": self.notify_prompts_changed,
+        }
+        if name not in known:
+            raise not_possible(f"A {name} notification to the client", PAGE)
+        await known[name]()
+
+    async def send_progress_notification(self, progress_token: Any, *progress: Any, **_: Any) -> None:  # noqa: ARG002
+        await self.report_progress(*progress)
+
+    async def send_resource_updated(self, uri: Any) -> None:
+        await self.notify_resource_updated(str(uri))
+
+    send_resource_list_changed = NativeContext.notify_resources_changed
+    send_tool_list_changed = NativeContext.notify_tools_changed
+    send_prompt_list_changed = NativeContext.notify_prompts_changed
+    close_sse_stream = NativeContext.close_stream
+
+    async def send_elicit_complete(self, elicitation_id: str, related_request_id: Any = None) -> None:  # noqa: ARG002
+        await self.mcp_server.complete_elicitation(elicitation_id)
+
+
+ServerRequestContext = ServerSession = Context
 
 
 def _has_all(wanted: Any, found: Any) -> bool:
-    if not isinstance(wanted, dict):
+    if not isinstance(wanted, dict) or not isinstance(found, dict):
         return bool(wanted == found)
-    return isinstance(found, dict) and all(name in found and _has_all(each, found[name]) for name, each in wanted.items())
-
-
-def _sampling(messages: Sequence[Any], options: Mapping[str, Any]) -> mcp_types.CreateMessageRequest:
-    given = {name: value for name, value in options.items() if value is not None}
-    return mcp_types.CreateMessageRequest(params=mcp_types.CreateMessageRequestParams(messages=[*messages], **given))
-
-
-def _sampling_result(options: Mapping[str, Any]) -> type[BaseModel]:
-    has_tools = options.get("tools") or options.get("tool_choice")
-    return mcp_types.CreateMessageResultWithTools if has_tools else mcp_types.CreateMessageResult
+    return all(name in found and _has_all(each, found[name]) for name, each in wanted.items())
 
 
 # ── resolvers ──
@@ -335,7 +263,7 @@ class Elicit(Generic[M]):
     def __init__(self, message: str, schema: type[M]) -> None:
         self.message, self.schema = message, schema
 
-    async def ask(self, ctx: Context[Any, Any]) -> Any:
+    async def ask(self, ctx: Context) -> Any:
         return await ctx.elicit(self.message, self.schema)
 
 
@@ -343,46 +271,51 @@ class Sample:
     """What a resolver returns to ask the client's model."""
 
     def __init__(self, messages: Sequence[mcp_types.SamplingMessage], **options: Any) -> None:
-        self.request, self.model = _sampling(messages, options), _sampling_result(options)
+        params = {name: value for name, value in options.items() if value is not None}
+        has_tools = "tools" in params or "tool_choice" in params
+        self._request = mcp_types.CreateMessageRequest(
+            params=mcp_types.CreateMessageRequestParams(messages=[*messages], **params)
+        )
+        self._model = mcp_types.CreateMessageResultWithTools if has_tools else mcp_types.CreateMessageResult
 
-    async def ask(self, ctx: Context[Any, Any]) -> Any:
-        return AcceptedElicitation(await ctx.ask(self.request, self.model))
+    async def ask(self, ctx: Context) -> Any:
+        return AcceptedElicitation(await ctx.send_request(self._request, self._model))
 
 
 class ListRoots:
     """What a resolver returns to get the client's roots."""
 
-    async def ask(self, ctx: Context[Any, Any]) -> Any:
-        return AcceptedElicitation(await ctx.session.list_roots())
+    async def ask(self, ctx: Context) -> Any:
+        return AcceptedElicitation(await ctx.list_roots())
 
 
 def resolved_parameters(signature: inspect.Signature) -> dict[str, tuple[Resolve, bool]]:
     """The parameters that resolvers fill, and whether they take the whole outcome or what the user said."""
     found = {}
     for name, each in signature.parameters.items():
-        resolve = next((one for one in getattr(each.annotation, "__metadata__", ()) if isinstance(one, Resolve)), None)
-        if resolve is not None:
-            kinds = [get_origin(member) or member for member in members(each.annotation)]
-            found[name] = resolve, any(kind in OUTCOMES for kind in kinds)
+        for resolve in getattr(each.annotation, "__metadata__", ()):
+            if isinstance(resolve, Resolve):
+                found[name] = resolve, any(kind in OUTCOMES for kind in _kinds(each.annotation))
     return found
 
 
-def takes_context(annotation: Any) -> bool:
-    kinds = [get_origin(member) or member for member in members(annotation)]
-    return any(isinstance(kind, type) and issubclass(kind, NativeContext) for kind in kinds)
+def _kinds(annotation: Any) -> list[Any]:
+    return [get_origin(member) or member for member in members(annotation)]
 
 
-async def call_in_thread(ctx: NativeContext, call: Callable[[], Any], label: str) -> Any:
+async def run(ctx: Context, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call an author's function: on the loop if it is async, else in a thread."""
+    if inspect.iscoroutinefunction(outermost(function)):
+        return await function(**arguments)
     engine, context = request_of(ctx)
-    return await threads_of(engine, context).run(call, label=label)
+    return await threads_of(engine, context).run(partial(function, **arguments), label=repr(function))
 
 
 class Resolution:
-    """The resolvers of one call: each runs once, with the arguments of the tool by their names."""
+    """The resolvers of one call: each runs once, and takes the arguments of the tool by their names."""
 
-    def __init__(self, ctx: Context[Any, Any], arguments: Mapping[str, Any]) -> None:
-        self._ctx = ctx
-        self._arguments = arguments
+    def __init__(self, ctx: Context, arguments: Mapping[str, Any]) -> None:
+        self._ctx, self._arguments = ctx, arguments
         self._outcomes: dict[Any, Any] = {}
 
     async def fill(self, parameters: Mapping[str, tuple[Resolve, bool]]) -> dict[str, Any]:
@@ -390,23 +323,18 @@ class Resolution:
         for name, (resolve, takes_outcome) in parameters.items():
             found = await self._resolve(resolve.fn)
             if not takes_outcome and not isinstance(found, AcceptedElicitation):
-                raise ToolError(f"The user did not answer what {name} needs: {found.action}")
+                raise ToolError(f"{name} is missing: the user chose {found.action}")
             filled[name] = found if takes_outcome else found.data
         return filled
 
     async def _resolve(self, function: Callable[..., Any]) -> Any:
-        if function in self._outcomes:
-            return self._outcomes[function]
-        signature = inspect.signature(function, eval_str=True)
-        parameters = resolved_parameters(signature)
-        given = await self.fill(parameters)
-        for name, each in signature.parameters.items():
-            if name not in parameters:
-                given[name] = self._ctx if takes_context(each.annotation) else self._arguments[name]
-        if inspect.iscoroutinefunction(outermost(function)):
-            value = await function(**given)
-        else:
-            value = await call_in_thread(self._ctx, partial(function, **given), "a resolver")
-        asks = isinstance(value, (Elicit, Sample, ListRoots))
-        self._outcomes[function] = found = await value.ask(self._ctx) if asks else AcceptedElicitation(value)
-        return found
+        if function not in self._outcomes:
+            signature = inspect.signature(function, eval_str=True)
+            arguments = await self.fill(resolved_parameters(signature))
+            for name in signature.parameters.keys() - arguments.keys():
+                kinds = _kinds(signature.parameters[name].annotation)
+                arguments[name] = self._ctx if Context in kinds else self._arguments[name]
+            value = await run(self._ctx, function, arguments)
+            asks = isinstance(value, (Elicit, Sample, ListRoots))
+            self._outcomes[function] = await value.ask(self._ctx) if asks else AcceptedElicitation(value)
+        return self._outcomes[function]

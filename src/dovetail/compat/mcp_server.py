@@ -1,13 +1,16 @@
 """The official SDK's `MCPServer`, with its resources, prompts and extensions, on ours."""
 
-import contextlib
+# mypy: disable-error-code="override"
+# The SDK's signatures are other ones than those of `Server`.
+
+import asyncio
+import functools
 import inspect
 import logging
-import types
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypedDict, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
+from types import SimpleNamespace, UnionType
+from typing import Annotated, Any, NotRequired, TypedDict, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import mcp_types
 import msgspec
@@ -15,124 +18,34 @@ from pydantic import BaseModel
 
 from dovetail import auth as lazy_auth
 from dovetail.compat import shared
-from dovetail.compat.mcp_context import (
-    PAGE,
-    Context,
-    MCPError,
-    Resolution,
-    ResourceError,
-    ServerRequestContext,
-    call_in_thread,
-    resolved_parameters,
-    to_input_required,
-)
-from dovetail.compat.shared import adapted, json_text, not_possible, to_content, wire
+from dovetail.compat.mcp_context import PAGE, Context, MCPError, Resolution, resolved_parameters, run, to_input_required
+from dovetail.compat.shared import adapted, given, json_text, not_possible, to_content, wire
 from dovetail.engine.current_context import get_context
-from dovetail.engine.dispatch import CallNext, Middleware
+from dovetail.engine.dispatch import CallNext
 from dovetail.errors import METHOD_NOT_FOUND, MissingCapability, SetupError, ToolError
 from dovetail.extensions.extension import Extension as NativeExtension
-from dovetail.protocol import jsonrpc
+from dovetail.protocol.capabilities import Completion
 from dovetail.protocol.extensions import UI, UI_MIME_TYPE
 from dovetail.protocol.inbound import Request
-from dovetail.protocol.results import CacheHint as NativeHint
-from dovetail.protocol.results import ListResult, Result, Shaper, ToolResult
+from dovetail.protocol.results import CacheHint, ListResult, ReadResourceResult, Result, Shaper, ToolResult
 from dovetail.protocol.types import Message as NativeMessage
-from dovetail.registry.functions import outermost
 from dovetail.server import Server
 
+__all__ = [
+    "Apps", "AssistantMessage", "AuthSettings", "BinaryResource", "CacheHint", "Extension", "FileResource",
+    "FunctionResource", "InMemorySubscriptionBus", "MCPServer", "Message", "MethodBinding", "Prompt",
+    "RequestStateSecurity", "Resource", "ResourceBinding", "ResourceCsp", "ResourcePermissions", "ResourceSecurity",
+    "TextResource", "Tool", "ToolBinding", "TransportSecuritySettings", "UserMessage", "client_supports_apps",
+    "require_client_extension",
+]  # fmt: skip
 F = TypeVar("F", bound=Callable[..., Any])
-LifespanT = TypeVar("LifespanT")
 log = logging.getLogger("dovetail.compat")
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """The options that are not None."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def native(value: Any) -> Any:
-    """Objects of mcp_types, such as annotations and icons, as JSON."""
-    if isinstance(value, (list, tuple)):
-        return [native(each) for each in value]
-    return wire(value) if isinstance(value, BaseModel) else value
 
 
 def described(function: Any, **options: Any) -> dict[str, Any]:
     """Options of a definition, as ours; the whole docstring is its description."""
     doc = inspect.cleandoc(getattr(function, "__doc__", None) or "")
-    return {"description": doc, **{name: native(value) for name, value in given(**options).items()}}
-
-
-# ── results of tools ──
-
-
-def blocks(value: Any) -> list[Any]:
-    """Content for a value: one block for each item of a list, JSON for what is no text."""
-    if value is None:
-        return []
-    if isinstance(value, (list, tuple)):
-        return [block for item in value for block in blocks(item)]
-    if isinstance(value, (str, *shared.content_types())):
-        return [to_content(value)]
-    return [to_content(json_text(value, indent=2))]
-
-
-def _holds_content(annotation: Any) -> bool:
-    origin = get_origin(annotation)
-    if origin is None:
-        return isinstance(annotation, type) and issubclass(annotation, shared.content_types())
-    is_open = origin in (Annotated, Union, types.UnionType, list, tuple, Sequence)
-    return is_open and any(map(_holds_content, get_args(annotation)[: 1 if origin is Annotated else None]))
-
-
-class Output(msgspec.Struct, frozen=True):
-    """What a tool returns, by its return annotation."""
-
-    schema: Any = ToolResult  # the type of its structured value; `ToolResult`: there is none
-    wrap: bool = False  # the value is sent as {"result": value}
-    fields: tuple[str, ...] = ()  # of an object that is no data class
-
-    @classmethod
-    def read(cls, annotation: Any, name: str, structured: bool | None) -> "Output":
-        if get_origin(annotation) in (Union, types.UnionType):
-            kept = [each for each in get_args(annotation) if each is not mcp_types.InputRequiredResult]
-            annotation = Union[tuple(kept)]  # noqa: UP007
-        if get_origin(annotation) is Annotated and annotation.__origin__ is mcp_types.CallToolResult:
-            annotation = annotation.__metadata__[0]
-        unstructured = (inspect.Signature.empty, mcp_types.CallToolResult, mcp_types.InputRequiredResult, ToolResult)
-        if structured is False or annotation in unstructured or (structured is None and _holds_content(annotation)):
-            return cls()
-        kind = annotation.__origin__ if get_origin(annotation) is Annotated else annotation
-        if kind is None or kind in (str, int, float, bool, bytes, type(None)) or not isinstance(kind, type):
-            is_object = get_origin(kind) is dict and get_args(kind)[0] is str
-            return cls(annotation) if is_object else cls.wrapped(annotation, name)
-        if isinstance(kind, types.GenericAlias):
-            return cls.wrapped(annotation, name)
-        if is_typeddict(kind) or issubclass(kind, BaseModel) or hasattr(kind, "__dataclass_fields__"):
-            return cls(annotation)
-        hints = {each: hint for each, hint in get_type_hints(kind).items() if not each.startswith("_")}
-        return cls(TypedDict(kind.__name__, hints), fields=tuple(hints)) if hints else cls()  # type: ignore[operator]
-
-    @classmethod
-    def wrapped(cls, annotation: Any, name: str) -> "Output":
-        return cls(TypedDict(f"{name}Output", {"result": annotation}), wrap=True)  # type: ignore[operator]
-
-    def convert(self, value: Any) -> Any:
-        """The whole result for a return value."""
-        if isinstance(value, mcp_types.InputRequiredResult):
-            return to_input_required(value)
-        if isinstance(value, mcp_types.CallToolResult):
-            content = [to_content(each) for each in value.content]
-            structured = given(structured=value.structured_content)
-            return ToolResult(content=content, is_error=bool(value.is_error), meta=value.meta, **structured)
-        if isinstance(value, ToolResult) or self.schema is ToolResult:
-            return value if isinstance(value, ToolResult) else ToolResult(content=blocks(value))
-        if self.wrap:
-            return ToolResult(content=blocks(value), structured={"result": value})
-        if self.fields and not isinstance(value, Mapping):
-            structured = {each: getattr(value, each) for each in self.fields}
-            return ToolResult(content=blocks(value), structured=structured)
-        return ToolResult(content=blocks(value), structured=value)
+    return {"description": doc, **{name: wire(value) for name, value in given(**options).items()}}
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
@@ -142,36 +55,80 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
         raise SetupError(f"{function!r}: its signature can't be read: {failure}") from failure
 
 
-def tool_function(function: Callable[..., Any], convert: Callable[[Any], Any], returns: Any) -> Callable[..., Any]:
-    """A function for our `add_tool`: resolvers fill parameters, and errors of resources are for the model."""
-    signature = _signature(function)
-    resolved = resolved_parameters(signature)
-
-    def guarded(call: Callable[..., Any], **arguments: Any) -> Any:
-        try:
-            return call(**arguments)
-        except ResourceError as failure:
-            raise ToolError(failure.message) from failure
-
-    async def resolve_and_call(**arguments: Any) -> Any:
-        ctx: Any = get_context()
-        try:
-            arguments |= await Resolution(ctx, arguments).fill(resolved)
-            if inspect.iscoroutinefunction(outermost(function)):
-                return await function(**arguments)
-            return await call_in_thread(ctx, partial(function, **arguments), "a tool")
-        except ResourceError as failure:
-            raise ToolError(failure.message) from failure
-
-    _named(resolve_and_call, function)
-    parameters = [each for name, each in signature.parameters.items() if name not in resolved]
-    return adapted(resolve_and_call if resolved else function, convert, parameters, returns)
+# ── tools ──
 
 
-def _named(made: Any, function: Any) -> None:
-    for name in ("__name__", "__qualname__", "__module__"):
-        if hasattr(function, name):
-            setattr(made, name, getattr(function, name))
+def blocks(value: Any) -> list[Any]:
+    """Content for a value: one block for each item of a list, JSON for what is no text."""
+    if value is None:
+        return []
+    if isinstance(value, (list, tuple)):
+        return [block for item in value for block in blocks(item)]
+    is_content = isinstance(value, (str, *shared.content_types()))
+    return [to_content(value if is_content else json_text(value, indent=2))]
+
+
+def _holds_content(annotation: Any) -> bool:
+    origin = get_origin(annotation)
+    if origin is None:
+        return isinstance(annotation, type) and issubclass(annotation, shared.content_types())
+    parts = get_args(annotation)[: 1 if origin is Annotated else None]
+    return origin in (Annotated, Union, UnionType, list, tuple, Sequence) and any(map(_holds_content, parts))
+
+
+class Output(msgspec.Struct, frozen=True):
+    """What a tool returns, by its return annotation."""
+
+    schema: Any = ToolResult  # the type of its structured value; `ToolResult`: there is none
+    is_wrapped: bool = False  # the value is sent as {"result": value}
+    fields: tuple[str, ...] = ()  # of an object that is no data class
+
+    @classmethod
+    def read(cls, annotation: Any, name: str, structured: bool | None) -> "Output":
+        if get_origin(annotation) in (Union, UnionType):
+            data = tuple(each for each in get_args(annotation) if each is not mcp_types.InputRequiredResult)
+            annotation = Union[data]  # noqa: UP007
+        if get_origin(annotation) is Annotated and annotation.__origin__ is mcp_types.CallToolResult:
+            annotation = annotation.__metadata__[0]
+        unstructured = (inspect.Signature.empty, mcp_types.CallToolResult, mcp_types.InputRequiredResult, ToolResult)
+        if structured is False or annotation in unstructured or (structured is None and _holds_content(annotation)):
+            return cls()
+        kind: Any = annotation.__origin__ if get_origin(annotation) is Annotated else annotation
+        origin, parts = get_origin(kind), get_args(kind)
+        if origin is None and isinstance(kind, type) and kind not in (str, int, float, bool, bytes, type(None)):
+            if hasattr(kind, "__total__") or issubclass(kind, BaseModel) or hasattr(kind, "__dataclass_fields__"):
+                return cls(annotation)
+            hints = {name: hint for name, hint in get_type_hints(kind).items() if not name.startswith("_")}
+            optional = {name: NotRequired[hint] for name, hint in hints.items() if hasattr(kind, name)}
+            return cls(TypedDict(kind.__name__, hints | optional), fields=tuple(hints)) if hints else cls()  # type: ignore[operator]
+        if origin is dict and parts[0] is str:
+            return cls(annotation)
+        return cls(TypedDict(f"{name}Output", {"result": annotation}), is_wrapped=True)  # type: ignore[operator]
+
+    def convert(self, value: Any) -> Any:
+        """The whole result for a return value."""
+        if isinstance(value, mcp_types.InputRequiredResult):
+            return to_input_required(value)
+        if isinstance(value, mcp_types.CallToolResult):
+            content, structured = blocks(value.content), given(structured=value.structured_content)
+            return ToolResult(content=content, is_error=bool(value.is_error), meta=value.meta, **structured)
+        if isinstance(value, ToolResult) or self.schema is ToolResult:
+            return value if isinstance(value, ToolResult) else ToolResult(content=blocks(value))
+        whole = {"result": value} if self.is_wrapped else value
+        if self.fields and not isinstance(value, Mapping):
+            whole = {name: getattr(value, name) for name in self.fields}
+        return ToolResult(content=blocks(value), structured=whole)
+
+    def function(self, function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+        """The function of a tool for our `add_tool`; resolvers fill some parameters."""
+        resolved = resolved_parameters(signature)
+
+        async def resolve(**arguments: Any) -> Any:
+            ctx = cast(Context, get_context())
+            return await run(ctx, function, {**arguments, **await Resolution(ctx, arguments).fill(resolved)})
+
+        parameters = [each for name, each in signature.parameters.items() if name not in resolved]
+        return adapted(resolve if resolved else function, self.convert, parameters, self.schema, like=function)
 
 
 class Tool:
@@ -188,21 +145,19 @@ class Tool:
 # ── resources ──
 
 
-class Resource:
+class Resource(msgspec.Struct, kw_only=True):
     """A resource as an object, whose `read` gives its content."""
 
-    default_mime_type = "text/plain"
+    uri: Any
+    name: str | None = None
+    title: str | None = None
+    description: str | None = None
+    mime_type: str = "text/plain"
+    icons: Any = None
+    annotations: Any = None
+    meta: dict[str, Any] | None = None
 
-    def __init__(
-        self, uri: str, name: str | None = None, title: str | None = None, description: str | None = None,
-        mime_type: str | None = None, icons: Any = None, annotations: Any = None, meta: Any = None, **own: Any,
-    ) -> None:  # fmt: skip
-        self.uri, self.name = str(uri), name or str(uri)
-        self.title, self.description, self.icons, self.annotations, self.meta = title, description, icons, annotations, meta
-        self.mime_type = mime_type or self.default_mime_type
-        vars(self).update(own)
-
-    async def read(self) -> str | bytes:
+    async def read(self) -> Any:
         raise NotImplementedError
 
 
@@ -224,50 +179,36 @@ class FunctionResource(Resource):
     fn: Callable[[], Any]
 
     async def read(self) -> Any:
-        value = self.fn()
-        return await value if inspect.isawaitable(value) else value
+        return await run(cast(Context, get_context()), self.fn, {})
 
     @classmethod
-    def from_function(cls, fn: Callable[..., Any], uri: str, name: str | None = None, **options: Any) -> "FunctionResource":
-        options.setdefault("description", inspect.getdoc(fn))
-        return cls(uri, name or fn.__name__, fn=fn, **options)
+    def from_function(cls, fn: Callable[..., Any], uri: str, name: str | None = None, **options: Any) -> Resource:
+        return cls(uri=uri, name=name or fn.__name__, fn=fn, **{**described(fn), **given(**options)})
 
 
 class FileResource(Resource):
+    """A file, which is text with `encoding`; by default if its type is one of text."""
+
     path: Path
-    encoding: str | None = "by type"
+    encoding: Any = msgspec.UNSET
 
     async def read(self) -> str | bytes:
-        data = Path(self.path).read_bytes()
-        kind = self.mime_type.partition(";")[0]
+        kind, data = self.mime_type.partition(";")[0], await asyncio.to_thread(Path(self.path).read_bytes)
         is_text = kind.startswith("text/") or kind.endswith(("json", "xml"))
-        encoding = ("utf-8-sig" if is_text else None) if self.encoding == "by type" else self.encoding
+        encoding = ("utf-8-sig" if is_text else None) if self.encoding is msgspec.UNSET else self.encoding
         return data if encoding is None else data.decode(encoding)
 
 
-class DirectoryResource(Resource):
-    default_mime_type = "application/json"
-    path: Path
-    recursive = False
-    pattern: str | None = None
-
-    async def read(self) -> str:
-        root = Path(self.path)
-        found = (root.rglob if self.recursive else root.glob)(self.pattern or "*")
-        return json_text({"files": [str(each.relative_to(root)) for each in found if each.is_file()]}, indent=2)
-
-
 class ResourceSecurity:
-    """Which checks of template values a program has switched off. Ours are off for `exempt_params` alone."""
+    """The variables of templates whose values are not checked. All others always are."""
 
     def __init__(self, *, exempt_params: Any = (), **checks: bool) -> None:
-        self.exempt_params = frozenset(exempt_params)
-        if off := sorted(name for name, is_on in checks.items() if not is_on):
-            log.warning('%s stays on: name the variables in exempt_params; see the page "%s"', ", ".join(off), PAGE)
+        self.exempt_params = set(exempt_params)
+        if not all(checks.values()):
+            log.warning('%s: values stay checked but for exempt_params; see the page "%s"', [*checks], PAGE)
 
 
 def contents(value: Any) -> Any:
-    """What a resource returns: text, bytes, or JSON."""
     if isinstance(value, mcp_types.InputRequiredResult):
         return to_input_required(value)
     return value if isinstance(value, (str, bytes)) else json_text(value, indent=2)
@@ -279,8 +220,10 @@ def contents(value: Any) -> Any:
 class Message:
     """A message of a prompt."""
 
-    def __init__(self, content: Any, role: Literal["user", "assistant"] = "user") -> None:
-        self.content, self.role = content, role
+    role = "user"
+
+    def __init__(self, content: Any, role: str | None = None) -> None:
+        self.content, self.role = content, role or self.role
 
 
 class UserMessage(Message):
@@ -290,19 +233,11 @@ class UserMessage(Message):
 class AssistantMessage(Message):
     """A message of the model."""
 
-    def __init__(self, content: Any, role: Literal["user", "assistant"] = "assistant") -> None:
-        super().__init__(content, role)
+    role = "assistant"
 
 
-class Prompt:
+class Prompt(Tool):
     """A prompt that a program makes itself, for `add_prompt`."""
-
-    def __init__(self, fn: Callable[..., Any], name: str | None = None, **options: Any) -> None:
-        self.fn, self.name, self.options = fn, name or fn.__name__, options
-
-    @classmethod
-    def from_function(cls, fn: Callable[..., Any], name: str | None = None, **options: Any) -> "Prompt":
-        return cls(fn, name, **options)
 
 
 def messages(value: Any) -> Any:
@@ -312,44 +247,40 @@ def messages(value: Any) -> Any:
 
 
 def _message(value: Any) -> NativeMessage:
-    role = "user"
-    if isinstance(value, Mapping) and "content" in value:
-        value = Message(value["content"], value.get("role", "user"))
-    if isinstance(value, (Message, mcp_types.PromptMessage)):
-        role, value = value.role, value.content
+    if isinstance(value, Mapping) and isinstance(content := value.get("content"), str):
+        value = Message(content, value.get("role"))
     if isinstance(value, Mapping):
-        return msgspec.convert({"role": role, "content": value}, NativeMessage)
-    return NativeMessage(role, blocks(value)[0])  # type: ignore[arg-type]
+        return msgspec.convert(value, NativeMessage)
+    if not isinstance(value, (Message, mcp_types.PromptMessage)):
+        value = UserMessage(value)
+    return NativeMessage(cast(Any, value.role), blocks(value.content)[0])
 
 
 # ── extensions ──
 
 
-class ToolBinding:
-    def __init__(self, fn: Callable[..., Any], meta: dict[str, Any] | None = None, kwargs: Mapping[str, Any] = {}) -> None:
-        self.fn, self.meta, self.kwargs = fn, meta, kwargs
+class ToolBinding(msgspec.Struct):
+    fn: Callable[..., Any]
+    meta: dict[str, Any] | None = None
+    kwargs: dict[str, Any] = {}
 
 
-class ResourceBinding:
-    def __init__(self, resource: Resource) -> None:
-        self.resource = resource
+class ResourceBinding(msgspec.Struct):
+    resource: Resource
 
 
-class MethodBinding:
+class MethodBinding(msgspec.Struct):
     """A method of an extension, which its handler serves."""
 
-    def __init__(
-        self, method: str, params_type: type[BaseModel], handler: Callable[..., Awaitable[Any]],
-        protocol_versions: frozenset[str] | None = None,
-    ) -> None:  # fmt: skip
-        self.method, self.params_type, self.handler, self.protocol_versions = method, params_type, handler, protocol_versions
+    method: str
+    params_type: type[BaseModel]
+    handler: Callable[..., Awaitable[Any]]
+    protocol_versions: frozenset[str] | None = None
 
-    async def serve(self, ctx: Context[Any, Any]) -> Any:
+    async def serve(self, ctx: Context) -> Any:
         if self.protocol_versions is not None and ctx.protocol_version not in self.protocol_versions:
             raise MCPError(METHOD_NOT_FOUND, f"{self.method} is not part of {ctx.protocol_version}")
-        context = ctx.request_context
-        found = await self.handler(context, self.params_type.model_validate(context.params))
-        return native(found)
+        return wire(await self.handler(ctx, self.params_type.model_validate(ctx.params)))
 
 
 class Extension:
@@ -369,65 +300,26 @@ class Extension:
     def methods(self) -> Sequence[MethodBinding]:
         return ()
 
-    async def intercept_tool_call(self, params: Any, ctx: Any, call_next: Any) -> Any:
+    async def intercept_tool_call(self, params: Any, ctx: Context, call_next: Any) -> Any:  # noqa: ARG002
         return await call_next(ctx)
 
 
-class WireResult(msgspec.Struct, frozen=True):
-    """A result that a program has made as an object or a dict."""
-
-    fields: dict[str, Any]
-
-    def encode(self, shaper: Shaper) -> bytes:
-        return shaper.body(self.fields, self.fields.get("_meta"))
-
-
-def as_result(found: Any) -> Result:
-    """What a middleware returns: the result that it got, or one of its own."""
-    return WireResult(native(found)) if isinstance(found, (dict, BaseModel)) else found
-
-
-def _call_next(request: Request, call_next: CallNext, ctx: ServerRequestContext[Any, Any]) -> Awaitable[Result]:
-    if ctx.params != jsonrpc.parse(request.raw_params):  # the middleware has rewritten them
-        raw = msgspec.Raw(jsonrpc.encode(ctx.params))
-        request = msgspec.structs.replace(request, raw_params=raw, params=request.row.read(raw))
-    return call_next(request)
-
-
-def intercepting(extension: Extension) -> Middleware:
-    """The middleware of an extension that intercepts calls of tools."""
-
-    async def intercept(request: Request, call_next: CallNext) -> Result:
-        if request.method != "tools/call":
-            return await call_next(request)
-        ctx: Any = ServerRequestContext.of(get_context())  # type: ignore[arg-type]
-        params = mcp_types.CallToolRequestParams.model_validate(ctx.params)
-        return as_result(await extension.intercept_tool_call(params, ctx, lambda _: call_next(request)))
-
-    return intercept
-
-
-def require_client_extension(ctx: Any, identifier: str) -> None:
+def require_client_extension(ctx: Context, identifier: str) -> None:
     """Raises MissingCapability unless the client declares the extension."""
-    if identifier not in _native_context(ctx).client.extensions:
+    if identifier not in ctx.client.extensions:
         raise MissingCapability({"extensions": {identifier: {}}})
 
 
-def client_supports_apps(ctx: Any) -> bool:
-    return bool(_native_context(ctx).client.can_show_apps)
-
-
-def _native_context(ctx: Any) -> Any:
-    return ctx.session.ctx
-
-
-class ResourceCsp:
-    def __init__(self, **domains: Sequence[str]) -> None:
-        self.domains = {name.removesuffix("_domains"): each for name, each in domains.items() if each}
+def client_supports_apps(ctx: Context) -> bool:
+    return ctx.client.can_show_apps
 
 
 class ResourcePermissions(BaseModel, extra="allow"):
     """What a view may use, such as `camera={}`."""
+
+
+class ResourceCsp(BaseModel, extra="allow"):
+    """The origins from which a view loads, such as `connect_domains=[…]`."""
 
 
 class Apps(Extension):
@@ -440,10 +332,8 @@ class Apps(Extension):
         self._resources: list[ResourceBinding] = []
         self.views: list[tuple[str, str, dict[str, Any]]] = []
 
-    def tool(
-        self, *, resource_uri: str, visibility: Sequence[str] | None = None, meta: Any = None, **options: Any
-    ) -> Callable[[F], F]:
-        ui = given(resourceUri=resource_uri, visibility=native(visibility))
+    def tool(self, *, resource_uri: str, visibility: Any = None, meta: Any = None, **options: Any) -> Callable[[F], F]:
+        ui = given(resourceUri=resource_uri, visibility=wire(visibility))
 
         def register(function: F) -> F:
             self._tools.append(ToolBinding(function, {**(meta or {}), "ui": ui}, options))
@@ -452,16 +342,15 @@ class Apps(Extension):
         return register
 
     def add_html_resource(
-        self, uri: str, html: str, *, name: str | None = None, csp: ResourceCsp | None = None,
-        permissions: ResourcePermissions | None = None, domain: str | None = None, prefers_border: bool | None = None,
-        **options: Any,
+        self, uri: str, html: str, *, name: str | None = None, csp: Any = None, permissions: Any = None,
+        domain: str | None = None, prefers_border: bool | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        ui = given(permissions=native(permissions), domain=domain, prefersBorder=prefers_border)
-        found = given(name=name or uri, csp=csp and csp.domains, meta={"ui": ui}, **options)
-        self.views.append((uri, html, found))
+        ui = given(permissions=wire(permissions), domain=domain, prefersBorder=prefers_border)
+        origins = {key.removesuffix("_domains"): each for key, each in wire(csp).items()} if csp else None
+        self.views.append((uri, html, given(name=name or uri, csp=origins, meta={"ui": ui}, **options)))
 
     def add_resource(self, resource: Resource) -> None:
-        resource.mime_type = UI_MIME_TYPE if resource.mime_type == resource.default_mime_type else resource.mime_type
+        resource.mime_type = UI_MIME_TYPE if resource.mime_type == "text/plain" else resource.mime_type
         self._resources.append(ResourceBinding(resource))
 
     def tools(self) -> Sequence[ToolBinding]:
@@ -471,334 +360,332 @@ class Apps(Extension):
         return self._resources
 
 
+# ── middleware ──
+
+
+class WireResult(msgspec.Struct, frozen=True):
+    """A result that a middleware has made as an object or a dict."""
+
+    fields: dict[str, Any]
+
+    def encode(self, shaper: Shaper) -> bytes:
+        return shaper.body(self.fields, self.fields.get("_meta"))
+
+
+class PeerMiddleware(list[Any]):
+    """The functions of `mcp.middleware`, the first one outermost, as one middleware of ours."""
+
+    async def __call__(self, request: Request, call_next: CallNext) -> Result:
+        async def chain(_: Any) -> Any:
+            return await call_next(request)
+
+        for each in reversed(self):
+            chain = functools.partial(each, call_next=chain)
+        found = await chain(get_context())
+        return WireResult(wire(found)) if isinstance(found, (dict, BaseModel)) else found
+
+
+async def intercept(extension: Extension, ctx: Context, call_next: Any) -> Any:
+    """The middleware of an extension."""
+    if ctx.method != "tools/call":
+        return await call_next(ctx)
+    params = mcp_types.CallToolRequestParams.model_validate(ctx.params)
+    return await extension.intercept_tool_call(params, ctx, call_next)
+
+
+class CacheHints(dict[str, CacheHint]):
+    """The middleware of `cache_hints`, which are by method."""
+
+    async def __call__(self, request: Request, call_next: CallNext) -> Result:
+        result, hint = await call_next(request), self.get(request.method)
+        if hint is not None and isinstance(result, ListResult):
+            result.hint = hint
+        elif hint is not None and isinstance(result, ReadResourceResult):
+            return msgspec.structs.replace(result, hint=hint)
+        return result
+
+
 # ── settings ──
 
 
-class CacheHint(msgspec.Struct, frozen=True):
-    """For how long clients may keep a result."""
-
-    ttl_ms: int = 0
-    scope: Literal["public", "private"] = "private"
-
-
-class AuthSettings:
+class AuthSettings(msgspec.Struct, kw_only=True):
     """Who issues tokens, and for which URL."""
 
-    def __init__(
-        self, issuer_url: Any, resource_server_url: Any = None, required_scopes: Sequence[str] | None = None,
-        validate_token_resource: bool | None = None, service_documentation_url: Any = None, **_: Any,
-    ) -> None:  # fmt: skip
-        self.issuer_url, self.resource_server_url = issuer_url, resource_server_url
-        self.required_scopes, self.validate_token_resource = required_scopes, validate_token_resource
-        self.service_documentation_url = service_documentation_url
+    issuer_url: Any
+    resource_server_url: Any = None
+    required_scopes: Sequence[str] | None = None
+    validate_token_resource: bool | None = None
+    service_documentation_url: Any = None
+    client_registration_options: Any = None
+    revocation_options: Any = None
+    identity_assertion_enabled: bool = False
 
     def to_auth(self, verifier: Any) -> Any:
-        resource = self.resource_server_url and str(self.resource_server_url)
+        resource = None if self.resource_server_url is None else str(self.resource_server_url)
         needs_resource = bool(self.validate_token_resource)
-        peer = shared.PeerVerifier(verifier, str(self.issuer_url), resource, needs_resource=needs_resource)
-        documentation = self.service_documentation_url and str(self.service_documentation_url)
-        return lazy_auth.Auth(peer, scopes=self.required_scopes or (), documentation=documentation)
+        ours = shared.PeerVerifier(verifier, str(self.issuer_url), resource, needs_resource=needs_resource)
+        return lazy_auth.Auth(ours, scopes=self.required_scopes or ())
 
 
-class RequestStateSecurity:
-    """The keys that seal what clients carry from round to round. It is always sealed by ours."""
+class RequestStateSecurity(msgspec.Struct, kw_only=True):
+    """The keys that seal what clients carry from round to round."""
 
-    def __init__(
-        self, keys: Sequence[str | bytes] | None = None, codec: Any = None, ttl: float = 600.0, **_: Any
-    ) -> None:
-        self.keys, self.ttl = [*(keys or ())], ttl
-        if codec is not None:
-            log.warning('codec= is not used: request states are sealed by secret=; see the page "%s"', PAGE)
+    keys: Sequence[str | bytes] | None = None
+    codec: Any = None  # never used
+    ttl: float = 600.0
+    audience: str | None = None  # always the name of the server
+    bind_principal: Any = None  # always done
+
+    def __post_init__(self) -> None:
+        if self.codec is not None:
+            log.warning('codec= is not used: states are sealed by keys=, or at random; see the page "%s"', PAGE)
 
     @classmethod
     def ephemeral(cls, **options: Any) -> "RequestStateSecurity":
         return cls(**options)
 
 
-class TransportSecuritySettings:
+class TransportSecuritySettings(msgspec.Struct, kw_only=True):
     """The hosts and origins whose requests are served. Both are always checked."""
 
-    def __init__(
-        self, enable_dns_rebinding_protection: bool = True, allowed_hosts: Sequence[str] = (),
-        allowed_origins: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        self.allowed_hosts, self.allowed_origins = allowed_hosts, allowed_origins
-        if not enable_dns_rebinding_protection:
+    enable_dns_rebinding_protection: bool = True
+    allowed_hosts: Sequence[str] = ()
+    allowed_origins: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not self.enable_dns_rebinding_protection:
             log.warning('Host and Origin stay checked: name yours in allowed_hosts; see the page "%s"', PAGE)
 
 
-class SessionManager:
-    """Starts and drains the app of `streamable_http_app` within the lifespan of a host."""
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-
-    def run(self) -> contextlib.AbstractAsyncContextManager[None]:
-        return self._app.lifespan()  # type: ignore[no-any-return]
+class InMemorySubscriptionBus:
+    """What tells clients of changes in one process; a server has one without being told."""
 
 
 # ── the server ──
 
 
-class MCPServer(Server, Generic[LifespanT]):
+class MCPServer(Server):
     """The SDK's server."""
 
     def __init__(
         self, name: str | None = None, title: str | None = None, description: str | None = None,
         instructions: str | None = None, website_url: str | None = None, icons: Any = None, version: str = "",
-        auth_server_provider: Any = None, token_verifier: Any = None, *,
-        tools: Sequence[Tool] | None = None, resources: Sequence[Resource] | None = None,
-        extensions: Sequence[Extension] | None = None, debug: bool = False, log_level: str = "INFO",
-        warn_on_duplicate_resources: bool = True, warn_on_duplicate_tools: bool = True,
-        warn_on_duplicate_prompts: bool = True, dependencies: Sequence[str] | None = None,
-        lifespan: Any = None, auth: AuthSettings | None = None, resource_security: ResourceSecurity | None = None,
-        request_state_security: RequestStateSecurity | None = None, cache_hints: Mapping[str, Any] | None = None,
-        subscriptions: Any = None, middleware: Sequence[Any] | None = None,
+        auth_server_provider: Any = None, token_verifier: Any = None, *, tools: Sequence[Tool] = (),
+        resources: Sequence[Resource] = (), extensions: Sequence[Extension] = (), lifespan: Any = None,
+        auth: AuthSettings | None = None, log_level: str = "INFO", resource_security: ResourceSecurity | None = None,
+        request_state_security: RequestStateSecurity | None = None, cache_hints: Mapping[str, CacheHint] | None = None,
+        subscriptions: Any = None, middleware: Sequence[Any] = (), dependencies: Sequence[str] = (), **settings: Any,
     ) -> None:  # fmt: skip
         if auth_server_provider is not None:
-            raise not_possible("auth_server_provider=", PAGE, "an AuthServer signs users in, Server(auth=AuthServer(…))")
+            raise not_possible("auth_server_provider=", PAGE, "dovetail.AuthServer is an authorization server")
         if (auth is None) != (token_verifier is None):
             raise SetupError("MCPServer: auth= and token_verifier= belong together")
         if subscriptions not in (None, False) and not isinstance(subscriptions, InMemorySubscriptionBus):
             raise not_possible("subscriptions=", PAGE, "workers tell each other of changes through state=")
-        security = request_state_security or RequestStateSecurity()
-        super().__init__(
-            name or "mcp-server",
-            output="structured",
-            **given(
-                title=title, description=description, instructions=instructions, website_url=website_url,
-                icons=native(icons), version=version or None, lifespan=lifespan,
-                secret=security.keys or None, answer_timeout=request_state_security and security.ttl,
-                auth=auth and auth.to_auth(token_verifier), list_changed=None if subscriptions is None else False,
-            ),
+        own = given(
+            title=title, description=description, instructions=instructions, website_url=website_url, icons=wire(icons),
+            version=version or None, lifespan=lifespan, list_changed=False if subscriptions is False else None,
+            auth=auth and auth.to_auth(token_verifier),
         )  # fmt: skip
-        self.engine.context_class = type("Context", (Context,), {"mcp_server": self})
-        self.settings = types.SimpleNamespace(
-            debug=debug, log_level=log_level, lifespan=lifespan, auth=auth, dependencies=list(dependencies or ()),
-            warn_on_duplicate_resources=warn_on_duplicate_resources, warn_on_duplicate_tools=warn_on_duplicate_tools,
-            warn_on_duplicate_prompts=warn_on_duplicate_prompts,
-        )  # fmt: skip
-        self.dependencies = self.settings.dependencies
+        if request_state_security is not None:
+            own |= given(secret=request_state_security.keys, answer_timeout=request_state_security.ttl)
+        lists = ["tools", "resources", "prompts"]
+        super().__init__(name or "mcp-server", output="structured", declare=lists, **own)
+        own_context: Any = type("Context", (Context,), {"mcp_server": self})
+        self.engine.context_class = own_context
+        self.dependencies = list(dependencies)
+        self.settings = SimpleNamespace(auth=auth, lifespan=lifespan, log_level=log_level, debug=False)
+        vars(self.settings).update(settings, dependencies=self.dependencies)
         logging.getLogger("dovetail").setLevel(log_level)
-        self._security = resource_security
-        self._hints = dict(cache_hints or {})
-        self._http_app: Any = None
-        self._middleware: list[Any] = []
-        if self._hints:
-            super().middleware(self._add_hints)
+        self._security = resource_security or ResourceSecurity()
+        if cache_hints:
+            super().middleware(CacheHints(cache_hints))
         if middleware:
             self.middleware.extend(middleware)
-        for extension in extensions or ():
+        for extension in extensions:
             self._apply(extension)
-        for tool in tools or ():
+        for tool in tools:
             self.add_tool(tool.fn, tool.name, **tool.options)
-        for resource in resources or ():
+        for resource in resources:
             self.add_resource(resource)
 
-    # ── what it is ──
+    def __class_getitem__(cls, _: Any) -> type["MCPServer"]:
+        return cls
 
-    title = property(lambda self: self.engine.info.title)
-    description = property(lambda self: self.engine.info.description)
-    instructions = property(lambda self: self.engine.options.instructions)
-    website_url = property(lambda self: self.engine.info.website_url)
-    icons = property(lambda self: self.engine.info.icons)
-    version = property(lambda self: self.engine.info.version)
+    def _is_taken(self, catalog: Any, kind: str, name: str) -> bool:
+        """Whether there is such a thing already, which then stays."""
+        if (is_taken := catalog.get(name) is not None) and getattr(self.settings, f"warn_on_duplicate_{kind}s", True):
+            log.warning("there is already a %s %s; it stays", kind, name)
+        return is_taken
 
     # ── tools ──
 
-    def tool(  # type: ignore[override]
-        self, name: str | None = None, title: str | None = None, description: str | None = None, **options: Any
-    ) -> Any:
+    def tool(self, name: Any = None, title: str | None = None, description: str | None = None, **options: Any) -> Any:
         """Register a function as a tool."""
-        return self._decorator("tool", lambda function, **more: self.add_tool(function, **more), name, title=title, description=description, **options)
+        return _decorator("tool", self.add_tool, name, title=title, description=description, **options)
 
-    def _decorator(self, kind: str, add: Callable[..., None], name: Any, **options: Any) -> Any:
-        if callable(name):
-            raise TypeError(f"write @mcp.{kind}() with parentheses")
-
-        def register(function: F) -> F:
-            add(function, name=name, **options)
-            return function
-
-        return register
-
-    def add_tool(  # type: ignore[override]
+    def add_tool(
         self, fn: Callable[..., Any], name: str | None = None, title: str | None = None, description: str | None = None,
         annotations: Any = None, icons: Any = None, meta: Any = None, structured_output: bool | None = None,
     ) -> None:  # fmt: skip
-        shown = name or getattr(fn, "__name__", type(fn).__name__)
-        if self.engine.tools.get(shown) is not None:
-            if self.settings.warn_on_duplicate_tools:
-                log.warning("there is already a tool %s; it stays", shown)
+        shown = name or str(getattr(fn, "__name__", type(fn).__name__))
+        if self._is_taken(self.engine.tools, "tool", shown):
             return
         options = described(
             fn, name=shown, title=title, description=description, annotations=annotations, icons=icons, meta=meta
         )
-        output = Output.read(_signature(fn).return_annotation, shown, structured_output)
+        signature = _signature(fn)
+        output = Output.read(signature.return_annotation, shown, structured_output)
         try:
-            super().add_tool(tool_function(fn, output.convert, output.schema), **options)
+            super().add_tool(output.function(fn, signature), **options)
         except SetupError:
             if structured_output or output == Output():
                 raise
-            output = Output()  # its type has no schema
-            super().add_tool(tool_function(fn, output.convert, output.schema), **options)
+            super().add_tool(Output().function(fn, signature), **options)  # its type has no schema
 
-    def remove_tool(self, name: str) -> None:  # type: ignore[override]
+    def remove_tool(self, name: str) -> None:
         if not super().remove_tool(name):
             raise ToolError(f"Unknown tool: {name}")
 
     # ── resources ──
 
-    def resource(  # type: ignore[override]
-        self, uri: str, *, name: str | None = None, title: str | None = None, description: str | None = None,
-        mime_type: str | None = None, icons: Any = None, annotations: Any = None, meta: Any = None,
-        security: ResourceSecurity | None = None,
-    ) -> Callable[[F], F]:  # fmt: skip
+    def resource(self, uri: str, *, security: ResourceSecurity | None = None, **options: Any) -> Callable[[F], F]:
         """Register a function as a resource, or as a template."""
 
         def register(function: F) -> F:
-            options = described(
-                function, name=name, title=title, description=description, icons=icons, annotations=annotations, meta=meta
-            )
-            exempt = (security or self._security or ResourceSecurity()).exempt_params
             signature = _signature(function)
-            unsafe = given(unsafe=sorted(exempt & signature.parameters.keys()) or None)
-            adapted_function = adapted(function, contents, list(signature.parameters.values()))
+            exempt = (security or self._security).exempt_params & signature.parameters.keys()
             if "{" in uri:
                 super(MCPServer, self).remove_resource(uri)  # the last one counts
-            self._add(uri, adapted_function, {**options, **unsafe, "mime_type": mime_type or "text/plain"})
+            made = adapted(function, contents, list(signature.parameters.values()))
+            self._add_resource(uri, made, described(function, **given(unsafe=sorted(exempt) or None), **options))
             return function
 
         return register
 
-    def _add(self, uri: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
-        if self.engine.resources.direct.get(uri) is not None:
-            if self.settings.warn_on_duplicate_resources:
-                log.warning("there is already a resource %s; it stays", uri)
-            return
-        hint = self._hints.get("resources/read")
-        super().add_resource(uri, function, **options, **({"ttl_ms": hint.ttl_ms, "cache_scope": hint.scope} if hint else {}))
+    def _add_resource(self, uri: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        if not self._is_taken(self.engine.resources.direct, "resource", uri):
+            super().add_resource(uri, function, **{"mime_type": "text/plain", **options})
 
-    def add_resource(self, resource: Any) -> None:  # type: ignore[override]
-        async def read() -> Any:
-            return await resource.read()
+    def add_resource(self, resource: Any) -> None:
+        uri, names = str(resource.uri), ("title", "description", "icons", "annotations", "meta", "mime_type")
+        options = described(None, name=resource.name or uri, **{each: getattr(resource, each) for each in names})
+        self._add_resource(uri, adapted(resource.read, contents, []), options)
 
-        options = described(
-            None, name=resource.name, title=resource.title, description=resource.description, icons=resource.icons,
-            annotations=resource.annotations, meta=resource.meta, mime_type=resource.mime_type,
-        )  # fmt: skip
-        self._add(resource.uri, adapted(read, contents, []), options)
+    # ── prompts ──
 
-    # ── prompts and completions ──
-
-    def prompt(  # type: ignore[override]
-        self, name: str | None = None, title: str | None = None, description: str | None = None, icons: Any = None
-    ) -> Any:
+    def prompt(self, name: Any = None, title: str | None = None, description: str | None = None, **options: Any) -> Any:
         """Register a function as a prompt."""
 
         def add(function: Callable[..., Any], **options: Any) -> None:
             self.add_prompt(Prompt(function, **options))
 
-        return self._decorator("prompt", add, name, title=title, description=description, icons=icons)
+        return _decorator("prompt", add, name, title=title, description=description, **options)
 
-    def add_prompt(self, prompt: Prompt) -> None:  # type: ignore[override]
-        if self.engine.prompts.get(prompt.name) is not None:
-            if self.settings.warn_on_duplicate_prompts:
-                log.warning("there is already a prompt %s; it stays", prompt.name)
-            return
-        options = described(prompt.fn, name=prompt.name, **prompt.options)
-        parameters = list(_signature(prompt.fn).parameters.values())
-        super().add_prompt(adapted(prompt.fn, messages, parameters), **options)
+    def add_prompt(self, prompt: Tool) -> None:
+        if not self._is_taken(self.engine.prompts, "prompt", prompt.name):
+            made = adapted(prompt.fn, messages, list(_signature(prompt.fn).parameters.values()))
+            super().add_prompt(made, **described(prompt.fn, name=prompt.name, **prompt.options))
 
-    def remove_prompt(self, name: str) -> None:  # type: ignore[override]
+    def remove_prompt(self, name: str) -> None:
         if not super().remove_prompt(name):
             raise ValueError(f"Unknown prompt: {name}")
 
+    def completion(self) -> Callable[[F], F]:
+        """Register the function that suggests values for all arguments."""
+
+        def register(function: F) -> F:
+            async def complete(ref: Any, argument: Any, context: Any) -> Completion:
+                whole = msgspec.to_builtins({"ref": ref, "argument": argument, "context": context})
+                params = mcp_types.CompleteRequestParams.model_validate(whole)
+                found = await function(params.ref, params.argument, params.context)
+                return Completion([]) if found is None else Completion(found.values, found.total, found.has_more)
+
+            super(MCPServer, self).completion(complete)
+            return function
+
+        return register
+
     # ── middleware and extensions ──
 
-    @property
-    def middleware(self) -> list[Any]:  # type: ignore[override]
+    @functools.cached_property
+    def middleware(self) -> PeerMiddleware:
         """Functions of `ctx` and `call_next`; more may be appended."""
-        if not self._middleware:
-            super().middleware(self._run_middleware)
-        return self._middleware
-
-    async def _run_middleware(self, request: Request, call_next: CallNext) -> Result:
-        ctx: Any = get_context()
-        chain = partial(_call_next, request, call_next)
-        for each in reversed(self._middleware):
-            chain = partial(each, call_next=chain)
-        return as_result(await chain(ServerRequestContext.of(ctx)))
-
-    async def _add_hints(self, request: Any, call_next: Any) -> Any:
-        result, hint = await call_next(request), self._hints.get(request.method)
-        if hint is not None and isinstance(result, ListResult):
-            result.hint = NativeHint(hint.ttl_ms, hint.scope)
-        return result
+        made = PeerMiddleware()
+        super().middleware(made)
+        return made
 
     def _apply(self, extension: Extension) -> None:
         for tool in extension.tools():
             self.add_tool(tool.fn, meta=tool.meta, **tool.kwargs)
         for resource in extension.resources():
             self.add_resource(resource.resource)
-        if isinstance(extension, Apps):
-            for uri, html, options in extension.views:
-                self.add_ui(uri, html, **options)
-        else:
+        for uri, html, options in getattr(extension, "views", ()):
+            self.add_ui(uri, html, **options)
+        if not isinstance(extension, Apps):  # which are declared by their views
             methods = {each.method: each.serve for each in extension.methods()}
             self.add_extension(NativeExtension(extension.identifier, extension.settings(), methods))
         if type(extension).intercept_tool_call is not Extension.intercept_tool_call:
-            super().middleware(intercepting(extension))
+            self.middleware.append(functools.partial(intercept, extension))
 
     # ── serving ──
 
-    def _http_options(
-        self, path: str, stateless_http: bool = False, max_request_body_size: int | None = None,
-        session_idle_timeout: float | None = None, max_sessions: int | None = None,
-        transport_security: TransportSecuritySettings | None = None, **_: Any,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Options of HTTP as ours; events are always stored, and JSON or a stream is the client's choice."""
-        security = transport_security or TransportSecuritySettings()
-        return given(
-            path=path, stateless=stateless_http, max_body_bytes=max_request_body_size, session_timeout=session_idle_timeout,
-            max_sessions=max_sessions, allowed_hosts=[*security.allowed_hosts] or None,
-            allowed_origins=[*security.allowed_origins] or None,
-        )  # fmt: skip
-
-    def streamable_http_app(self, *, streamable_http_path: str = "/mcp", host: str = "127.0.0.1", **options: Any) -> Any:
+    def streamable_http_app(self, **options: Any) -> Any:
         """The server as an app of Starlette."""
         from starlette.applications import Starlette
         from starlette.routing import Mount
 
-        self._http_app = app = self.asgi(**self._http_options(streamable_http_path, **options))
+        options.pop("host", None)
+        app = self.asgi(**_http_options(options))
+        self._session_manager = SimpleNamespace(run=app.lifespan)
         return Starlette(debug=self.settings.debug, routes=[Mount("/", app)], lifespan=lambda _: app.lifespan())
 
-    def sse_app(self, *, sse_path: str = "/sse", message_path: str = "/messages/", **options: Any) -> Any:
-        _check_sse(sse_path, message_path)
-        return self.streamable_http_app(**options)
+    sse_app = streamable_http_app
 
     @property
-    def session_manager(self) -> SessionManager:
-        if self._http_app is None:
+    def session_manager(self) -> Any:
+        """What starts and drains the last app, within the lifespan of a host."""
+        if not hasattr(self, "_session_manager"):
             raise RuntimeError("session_manager is there after streamable_http_app()")
-        return SessionManager(self._http_app)
+        return self._session_manager
 
-    def _run_options(self, transport: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        if transport == "stdio":
-            return "stdio", {}
-        _check_sse(options.pop("sse_path", "/sse"), options.pop("message_path", "/messages/"))
-        own = {name: options.pop(name) for name in ("host", "port") if name in options}
-        return "http", {**own, **self._http_options(options.pop("streamable_http_path", "/mcp"), **options)}
+    def run(self, transport: str = "stdio", **options: Any) -> None:
+        super().run("stdio") if transport == "stdio" else super().run("http", **_http_options(options))
 
-    def run(self, transport: str = "stdio", **options: Any) -> None:  # type: ignore[override]
-        name, settings = self._run_options(transport, options)
-        super().run(name, **settings)
+    async def run_stdio_async(self) -> None:
+        await self.run_async("stdio")
 
+    async def run_streamable_http_async(self, **options: Any) -> None:
+        await self.run_async("http", **_http_options(options))
 
-def _check_sse(path: str, message_path: str) -> None:
-    if (path, message_path.rstrip("/")) != ("/sse", "/messages"):
-        raise not_possible(f"sse_path={path!r}, message_path={message_path!r}", PAGE, "they are /sse and /messages")
+    run_sse_async = run_streamable_http_async
 
 
-class InMemorySubscriptionBus:
-    """What tells clients of changes in one process; a server has one without being told."""
+def _decorator(kind: str, add: Callable[..., None], name: Any, **options: Any) -> Callable[[F], F]:
+    if callable(name):
+        raise TypeError(f"write @mcp.{kind}() with parentheses")
+
+    def register(function: F) -> F:
+        add(function, name=name, **options)
+        return function
+
+    return register
+
+
+OPTIONS = {
+    **{name: name for name in ("host", "port", "max_sessions")},
+    "streamable_http_path": "path", "stateless_http": "stateless", "max_request_body_size": "max_body_bytes",
+    "session_idle_timeout": "session_timeout",
+}  # fmt: skip
+PASSED_OVER = {"json_response", "event_store", "retry_interval", "transport_security"}  # events are stored in any case
+FIXED = {"sse_path": "/sse", "message_path": "/messages/"}
+
+
+def _http_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of HTTP as ours. Raises SetupError for others."""
+    for name in options.keys() - OPTIONS.keys() - PASSED_OVER:
+        if options[name] != FIXED.get(name):
+            raise not_possible(f"{name}=", PAGE, f"it is {FIXED[name]}" if name in FIXED else "")
+    security = options.get("transport_security") or TransportSecuritySettings()
+    hosts = given(allowed_hosts=[*security.allowed_hosts] or None, allowed_origins=[*security.allowed_origins] or None)
+    return {**hosts, **given(**{OPTIONS[name]: options[name] for name in options.keys() & OPTIONS.keys()})}

@@ -1,4 +1,4 @@
-"""What the adapters of both peers share: access tokens, outcomes of elicitation, content, functions with other results."""
+"""What the adapters of both peers share: access tokens, outcomes of elicitation, content, adapted functions."""
 
 import functools
 import inspect
@@ -25,6 +25,11 @@ def not_possible(what: str, page: str, instead: str = "") -> SetupError:
     return SetupError(f'{what} is not possible here{instead and f": {instead}"}; see the page "{page}" of the docs')
 
 
+def given(**options: Any) -> dict[str, Any]:
+    """The options that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 # ── access tokens ──
 
 
@@ -35,13 +40,8 @@ class AccessToken:
         self, token: str | None = None, client_id: str = "", scopes: Sequence[str] = (), expires_at: int | None = None,
         resource: str | None = None, subject: str | None = None, claims: Mapping[str, Any] | None = None, **more: Any,
     ) -> None:  # fmt: skip
-        self._token = token
-        self.client_id = client_id
-        self.scopes = list(scopes)
-        self.expires_at = expires_at
-        self.resource = resource
-        self.subject = subject
-        self.claims = dict(claims or {})
+        self._token, self.client_id, self.scopes, self.expires_at = token, client_id, list(scopes), expires_at
+        self.resource, self.subject, self.claims = resource, subject, dict(claims or {})
         vars(self).update(more)
 
     @property
@@ -59,24 +59,13 @@ class AccessToken:
 
     @classmethod
     def from_principal(cls, caller: Principal) -> "AccessToken":
-        return cls(
-            client_id=caller.client or caller.subject or "",
-            scopes=sorted(caller.scopes),
-            expires_at=None if caller.expires_at is None else int(caller.expires_at),
-            subject=caller.subject,
-            claims=caller.claims,
-        )
+        expires_at = None if caller.expires_at is None else int(caller.expires_at)
+        client_id, scopes = caller.client or caller.subject or "", sorted(caller.scopes)
+        return cls(None, client_id, scopes, expires_at, subject=caller.subject, claims=caller.claims)
 
     def to_principal(self) -> Principal:
-        issuer = self.claims.get("iss")
-        return Principal(
-            subject=self.subject,
-            client=self.client_id,
-            issuer=None if issuer is None else str(issuer),
-            scopes=frozenset(self.scopes),
-            claims=self.claims,
-            expires_at=self.expires_at,
-        )
+        scopes, own = frozenset(self.scopes), given(issuer=self.claims.get("iss"), expires_at=self.expires_at)
+        return Principal(subject=self.subject, client=self.client_id, scopes=scopes, claims=self.claims, **own)
 
 
 def get_access_token() -> AccessToken | None:
@@ -95,19 +84,18 @@ class PeerVerifier:
     """
 
     def __init__(self, verifier: Any, issuer: str | None, resource: str | None, *, needs_resource: bool) -> None:
-        self._verifier = verifier
-        self._needs_resource = needs_resource
-        self.issuer = issuer
-        self.resource = resource
+        self._verifier, self._needs_resource = verifier, needs_resource
+        self.issuer, self.resource = issuer, resource
 
     async def verify(self, token: str) -> Principal | None:
         found = await self._verifier.verify_token(token)
         if found is None or (found.expires_at is not None and found.expires_at <= time.time()):
             return None
-        named = found.resource
-        is_missing = named is None and self._needs_resource
-        is_other = named is not None and self.resource is not None and normalized_url(named) != normalized_url(self.resource)
-        return None if is_missing or is_other else cast(Principal, found.to_principal())
+        if found.resource is None:
+            is_ours = not self._needs_resource
+        else:
+            is_ours = self.resource is None or normalized_url(found.resource) == normalized_url(self.resource)
+        return cast(Principal, found.to_principal()) if is_ours else None
 
 
 # ── outcomes of elicitation ──
@@ -140,9 +128,12 @@ def outcome(answer: Elicited[T]) -> ElicitationResult[T]:
 # ── content ──
 
 
-def wire(model: Any) -> Any:
-    """An object of mcp_types as JSON."""
-    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+def wire(value: Any) -> Any:
+    """Objects of mcp_types as JSON; other values as they are."""
+    if isinstance(value, (list, tuple)):
+        return [wire(each) for each in value]
+    dump = getattr(value, "model_dump", None)
+    return value if dump is None else dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
@@ -161,8 +152,7 @@ class Media:
     def __init__(self, path: str | Path | None = None, data: bytes | None = None, format: str | None = None) -> None:
         if (path is None) == (data is None):
             raise ValueError(f"{type(self).__name__} needs either path= or data=")
-        self.path = None if path is None else Path(path).expanduser()
-        self.data = data
+        self.path, self.data = None if path is None else Path(path).expanduser(), data
         guessed = self.default if self.path is None else mimetypes.guess_type(self.path.name)[0]
         self.mime_type = f"{self.family}/{format.lower()}" if format else guessed or "application/octet-stream"
 
@@ -179,54 +169,46 @@ class AudioMedia(Media):
 
 
 @functools.cache
-def wire_content() -> tuple[type, ...]:
-    """The classes of mcp_types that are blocks of content."""
-    import mcp_types
-
-    return get_args(mcp_types.ContentBlock)
-
-
 def content_types() -> tuple[type, ...]:
     """All classes of blocks of content: ours, of mcp_types, and media."""
-    return (*CONTENT_TYPES, *wire_content(), Media)
+    import mcp_types
+
+    return (*CONTENT_TYPES, *get_args(mcp_types.ContentBlock), Media)
 
 
 def to_content(block: Any) -> Content:
-    """A block of content as ours."""
-    if isinstance(block, str):
-        return Text(block)
+    """Text or a block of content as ours."""
     if isinstance(block, ImageMedia):
         return Image(block.read(), block.mime_type)
     if isinstance(block, AudioMedia):
         return Audio(block.read(), block.mime_type)
-    return block if isinstance(block, CONTENT_TYPES) else msgspec.convert(wire(block), Content)  # type: ignore[no-any-return,arg-type]
+    made = Text(block) if isinstance(block, str) else block
+    return cast(Content, made if isinstance(made, CONTENT_TYPES) else msgspec.convert(wire(made), type=Content))
 
 
 # ── functions ──
 
 
 def adapted(
-    function: Callable[..., Any], convert: Callable[[Any], Any], parameters: Sequence[inspect.Parameter], returns: Any = None
-) -> Callable[..., Any]:
-    """A function with other parameters and another result, without the docstring, by which peers describe nothing."""
-    call: Callable[..., Any]
+    function: Callable[..., Any], convert: Callable[[Any], Any], parameters: Sequence[inspect.Parameter],
+    returns: Any = None, like: Any = None,
+) -> Callable[..., Any]:  # fmt: skip
+    """A function with other parameters and another result, called `like` another one, whose docstring it has not."""
 
-    async def convert_later(value: Any) -> Any:
+    async def finish(value: Any) -> Any:
         return convert(await value)
 
-    if inspect.iscoroutinefunction(outermost(function)):
+    def call(**arguments: Any) -> Any:
+        value = function(**arguments)
+        return finish(value) if inspect.isawaitable(value) else convert(value)
 
-        async def call(**arguments: Any) -> Any:
-            return convert(await function(**arguments))
+    async def call_async(**arguments: Any) -> Any:
+        return convert(await function(**arguments))
 
-    else:
-
-        def call(**arguments: Any) -> Any:
-            value = function(**arguments)
-            return convert_later(value) if inspect.isawaitable(value) else convert(value)
-
-    call.__name__ = getattr(function, "__name__", type(function).__name__)
-    call.__qualname__ = getattr(function, "__qualname__", call.__name__)
-    call.__module__ = getattr(function, "__module__", None) or type(function).__module__
-    call.__signature__ = inspect.Signature(list(parameters), return_annotation=returns)  # type: ignore[attr-defined]
-    return call
+    made: Any = call_async if inspect.iscoroutinefunction(outermost(function)) else call
+    named = function if like is None else like
+    made.__name__ = getattr(named, "__name__", type(named).__name__)
+    made.__qualname__ = getattr(named, "__qualname__", made.__name__)
+    made.__module__ = getattr(named, "__module__", None) or type(named).__module__
+    made.__signature__ = inspect.Signature(list(parameters), return_annotation=returns)
+    return cast(Callable[..., Any], made)

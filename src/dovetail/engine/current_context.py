@@ -25,8 +25,8 @@ def get_context() -> Context:
     if ctx is None:
         raise LookupError(
             "get_context: no call runs here. It works below a tool, prompt, resource, completion or middleware, in "
-            "their tasks and in asyncio.to_thread, unless results are for all callers (a tool with cache_shared=True, a "
-            "resource with cache=); pass values to other threads and times, and import it at the top of a module"
+            "their tasks and in asyncio.to_thread, unless results are for all callers (a tool with cache_shared=True, "
+            "a resource with cache=); pass values to other threads and times, and import it at the top of a module"
         )
     if isinstance(ctx, list):  # that the tasks and threads of the call share, and so the Context
         if len(ctx) == 4:
