@@ -545,7 +545,7 @@ def __getattr__(name: str) -> Any:
     for each in (*(f"dovetail.compat.fastmcp_{part}" for part in _HERE), "dovetail.compat.shared"):
         if name in vars(import_module(each)):
             return vars(import_module(each))[name]
-    if name in ("CallToolResult", "File", "ToolError"):
+    if name in ("CallToolResult", "ElicitResult", "File", "ToolError"):
         return getattr(dovetail, name)
     if name.startswith("__"):
         raise AttributeError(name)

@@ -10,11 +10,12 @@ import msgspec
 
 import dovetail
 from dovetail.compat import no_equal
-from dovetail.compat.shared import AccessToken, get_access_token, outcome
+from dovetail.compat.shared import AccessToken, get_access_token, outcome, wire
 from dovetail.engine.context import request_of
 from dovetail.engine.current_context import get_context as native_context
 from dovetail.protocol.types import ResourceContents
 from dovetail.registry.dependencies import Marker
+from dovetail.schema.encode import to_jsonable
 
 PAGE = "From FastMCP"
 CREDENTIALS = {"authorization", "cookie", "proxy-authorization"}
@@ -92,21 +93,16 @@ class Context(dovetail.Context[Any]):
         return {} if self.lifespan is None else self.lifespan
 
     @property
-    def request_context(self) -> Any:
-        from dovetail.compat.mcp_context import ServerRequestContext
-
-        return ServerRequestContext.of(self)  # type: ignore[arg-type]  # all of it that a session needs
-
-    @property
     def session(self) -> Any:
-        return self.request_context.session
+        """The official SDK's view of the same call."""
+        from dovetail.compat.mcp_context import Context as SdkContext
+
+        return SdkContext(self._engine, self._context, self._can_wait, self._loop)
 
     @property
     def input_responses(self) -> Any:
         """The client's answers as results of mcp_types; None before the first round."""
-        from dovetail.compat.mcp_context import Context as SdkContext
-
-        return SdkContext.input_responses.fget(self)  # type: ignore[attr-defined]
+        return None if super().input_responses is None else self.session.input_responses
 
     def client_supports_extension(self, extension_id: str) -> bool:
         return extension_id in self.client.extensions
@@ -298,11 +294,29 @@ class Progress:
 
 
 class Client(dovetail.Client):
-    """FastMCP's keywords of what Dovetail's client has."""
+    """FastMCP's keywords and handlers of what Dovetail's client has."""
 
-    def __init__(self, transport: Any, *, mode: str | None = None, **options: Any) -> None:
-        version = {"protocol_version": mode} if mode is not None and mode[:2] == "20" else {}
-        super().__init__(transport, **{name: each for name, each in (options | version).items() if each is not None})
+    def __init__(
+        self, transport: Any, *, mode: str | None = None, elicitation_handler: Any = None, sampling_handler: Any = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        async def elicit(request: dovetail.ElicitRequest) -> Any:
+            found = elicitation_handler(request.message, dict, request, None)
+            found = await found if inspect.isawaitable(found) else found
+            return found if isinstance(found, dovetail.ElicitResult | None) else to_jsonable(found)
+
+        async def sample(request: dovetail.SamplingRequest) -> Any:
+            import mcp_types
+
+            messages = [mcp_types.SamplingMessage.model_validate(each) for each in request.messages]
+            found = sampling_handler(messages, request, None)
+            found = await found if inspect.isawaitable(found) else found
+            return found if isinstance(found, str) else wire(found)
+
+        options |= {} if elicitation_handler is None else {"elicitation_handler": elicit}
+        options |= {} if sampling_handler is None else {"sampling_handler": sample}
+        options |= {"protocol_version": mode} if mode is not None and mode[:2] == "20" else {}
+        super().__init__(transport, **{name: each for name, each in options.items() if each is not None})
 
     async def call_tool(self, name: str, arguments: Any = None, *, version: str | None = None, **options: Any) -> Any:
         if version is not None:
