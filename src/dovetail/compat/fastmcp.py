@@ -32,8 +32,9 @@ from dovetail.compat.fastmcp_components import (
 from dovetail.compat.fastmcp_components import prompt as prompt
 from dovetail.compat.fastmcp_components import resource as resource
 from dovetail.compat.fastmcp_components import tool as tool
-from dovetail.compat.fastmcp_context import PAGE, Client, Context
+from dovetail.compat.fastmcp_context import PAGE, Client, Context, Shown
 from dovetail.compat.shared import AccessToken
+from dovetail.engine.context import request_of
 from dovetail.protocol.session import EVERYTHING, VisibilityRule
 from dovetail.protocol.uri_template import UriTemplate
 from dovetail.registry.catalog import Catalog
@@ -57,6 +58,10 @@ OPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "experimental_capabilities": ("experimental", dict),
     "strict_input_validation": ("lenient_arguments", lambda is_strict: not is_strict),
 }
+TOOL_OPTIONS = {
+    "name", "title", "description", "icons", "tags", "output_schema", "annotations", "meta", "task", "timeout",
+    "thread", "authorize", "transform",
+}  # fmt: skip
 REFUSED = {
     "request_state_security": "DOVETAIL_SECRET seals the state of all workers",
     "resource_security": "name the variables that are not screened, in ResourceSecurity(exempt_params=) of a resource",
@@ -91,8 +96,9 @@ class FastMCP(Server):
         self.on_duplicate, self._tasks, self.auth = on_duplicate or "warn", bool(tasks), auth
         if auth is not None:
             auth.server = self
-        self.trusts_caller = False  # on stdio, where it is the user of this machine
+        self._is_on_stdio = False
         self._changes: list[Callable[[Any], Any]] = []  # of what is registered
+        self.guards: list[Callable[[Any], Any]] = []  # of what its functions read
         for each in transforms or ():
             self.add_transform(each)
         for each in middleware or ():
@@ -178,6 +184,8 @@ class FastMCP(Server):
     def _compile_tool(self, given: Component, options: dict[str, Any]) -> tuple[Catalog[Any], Any]:
         if options.pop("run_in_thread", True) is False and not inspect.iscoroutinefunction(given.fn):
             options["thread"] = False
+        if others := options.keys() - TOOL_OPTIONS:
+            raise TypeError(f"@tool got unexpected keyword arguments: {', '.join(sorted(others))}")
         returns = inspect.signature(given.fn).return_annotation
         if ("output_schema" in given.options and not given.options["output_schema"]) or returns in (list, tuple):
             options["output"] = "text"
@@ -205,6 +213,12 @@ class FastMCP(Server):
         item = registry.resources.compile_resource(given.uri, function, options, injectable=dovetail.Context)  # type: ignore[arg-type]
         resources = self.engine.resources
         return resources.templates if isinstance(item, registry.resources.Template) else resources.direct, item
+
+    @property
+    def trusts_caller(self) -> bool:
+        """On stdio the caller is the user of this machine; also where this server is mounted."""
+        root: FastMCP = getattr(self.engine.root.context_class, "fastmcp", self)
+        return root._is_on_stdio
 
     async def may_use(self, checks: Any, given: Any, principal: Any) -> bool:
         """Whether the checks let a caller use a component."""
@@ -256,11 +270,8 @@ class FastMCP(Server):
             import mcp_types
 
             kind = mcp_types.PromptReference if ref.type == "ref/prompt" else mcp_types.ResourceTemplateReference
-            target = kind.model_validate(msgspec.to_builtins(ref))
-            found = handler(target, argument, context)
-            found = await found if inspect.isawaitable(found) else found
-            is_model = isinstance(found, mcp_types.Completion)
-            return dovetail.Completion(found.values, found.total, found.has_more) if is_model else found or []
+            found = handler(kind.model_validate(msgspec.to_builtins(ref)), argument, context)
+            return (await found if inspect.isawaitable(found) else found) or []
 
         super().completion(complete)
         return handler
@@ -341,7 +352,7 @@ class FastMCP(Server):
         if (level := options.pop("log_level", None)) is not None:
             logging.getLogger().setLevel(str(level).upper())
         if transport in (None, "stdio"):
-            self.trusts_caller = True
+            self._is_on_stdio = True
             return {key: value for key, value in options.items() if key == "state"}
         if options.pop("middleware", None):
             raise no_equal("run(middleware=)", PAGE, "serve http_app(middleware=…) with a server of its own")
@@ -371,14 +382,27 @@ class FastMCP(Server):
 
     # ── what it offers ──
 
-    async def list_tools(self) -> Sequence[Any]:
-        return [each.definition for each in self.engine.tools.snapshot.items]
+    async def list_tools(self) -> list[Shown]:
+        return [Shown(each.definition) for each in self.engine.tools.snapshot.items]
 
-    async def list_resources(self) -> Sequence[Any]:
-        return [each.definition for each in self.engine.resources.direct.snapshot.items]
+    async def list_resources(self) -> list[Shown]:
+        return [Shown(each.definition) for each in self.engine.resources.direct.snapshot.items]
 
-    async def list_prompts(self) -> Sequence[Any]:
-        return [each.definition for each in self.engine.prompts.snapshot.items]
+    async def list_prompts(self) -> list[Shown]:
+        return [Shown(each.definition) for each in self.engine.prompts.snapshot.items]
+
+    async def get_tool(self, name: str) -> Shown | None:
+        return None if (found := self.engine.tools.find(name)) is None else Shown(found.definition)
+
+    async def component_of(self, method: str, named: str, ctx: Any) -> Shown:
+        """What a request is for, as the caller's session sees it, also if it is at a server elsewhere."""
+        engine, context = request_of(ctx)
+        catalogs: dict[str, Any] = {"tools/call": engine.tools.find, "prompts/get": engine.prompts.find}
+        find = partial(catalogs.get(method, engine.resources.get), named, engine.rules_of(context))
+        if (found := find()) is None and engine.before_list:
+            await engine.fetch_catalogs(context)
+            found = find()
+        return Shown(None if found is None else found.definition)
 
     async def call_tool(self, name: str, arguments: Any = None) -> Any:
         async with Client(self) as client:

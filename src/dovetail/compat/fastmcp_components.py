@@ -19,7 +19,7 @@ from dovetail.engine.context import request_of
 from dovetail.engine.current_context import get_context
 from dovetail.protocol import results, types
 from dovetail.protocol.session import VisibilityRule
-from dovetail.registry.functions import _Namespace, members, outermost
+from dovetail.registry.functions import members, outermost
 from dovetail.registry.mounts import rename_uri
 from dovetail.registry.tools import Tool as CompiledTool
 from dovetail.registry.tools import shape_unstructured
@@ -36,9 +36,11 @@ MARK = "__fastmcp__"  # the attribute of functions that the standalone decorator
 def _constructor(fields: Callable[..., dict[str, Any]], base: type) -> Any:
     """A metaclass of subclasses of a struct, whose constructor takes the peer's arguments."""
     kind: Any = type(base)
-    return type(kind)(
-        "PeersArguments", (kind,), {"__call__": lambda cls, *a, **k: kind.__call__(cls, **fields(*a, **k))}
-    )
+
+    def construct(cls: Any, *args: Any, **named: Any) -> Any:
+        return kind.__call__(cls, **fields(*args, **named))
+
+    return type(kind)("PeersArguments", (kind,), {"__call__": construct})
 
 
 def _message(content: Any, role: str = "user") -> dict[str, Any]:
@@ -55,12 +57,8 @@ def _tool_result(content: Any = None, structured_content: Any = None, meta: Any 
     if content is None and structured_content is None:
         raise ValueError("Either content or structured_content must be provided")
     plain = UNSET if structured_content is None else to_jsonable(structured_content)
-    return {
-        "content": blocks(plain if content is None else content),
-        "structured": plain,
-        "meta": meta,
-        "is_error": is_error,
-    }
+    shown = blocks(plain if content is None else content)
+    return {"content": shown, "structured": plain, "meta": meta, "is_error": is_error}
 
 
 def _media(path: Any = None, data: Any = None, format: Any = None, annotations: Any = None, name: Any = None) -> Any:
@@ -114,22 +112,15 @@ def peer_tool(tool: CompiledTool) -> CompiledTool:
     wraps = schema is not None and schema.get("type") != "object" and "properties" not in schema
     if wraps and schema is not None:
         inner = {key: each for key, each in schema.items() if key != "$defs"}
-        whole = {
-            "type": "object",
-            "properties": {"result": inner},
-            "required": ["result"],
-            "x-fastmcp-wrap-result": True,
-        }
+        whole: dict[str, Any] = {"type": "object", "properties": {"result": inner}, "required": ["result"]}
+        whole["x-fastmcp-wrap-result"] = True
         whole |= {"$defs": schema["$defs"]} if "$defs" in schema else {}
         meta = {**(tool.definition.meta or {}), types.WRAPPED_KEY: True}
         tool = changed(tool, output_schema=whole, meta=meta)
 
     def to_result(value: Any) -> results.ToolResult:
-        shown = (
-            value if isinstance(value, results.ToolResult) else shape_unstructured(value) if is_content(value) else None
-        )
-        if shown is not None:
-            return shape_unstructured(shown)
+        if isinstance(value, results.ToolResult) or is_content(value):
+            return shape_unstructured(value)
         plain = UNSET if isinstance(value, bytes) else to_jsonable(value)
         structured = {"result": plain} if wraps else plain if isinstance(plain, dict) else UNSET
         return results.ToolResult(content=blocks(value), structured=structured, text_copy=False)
@@ -141,14 +132,18 @@ def is_content(value: Any) -> bool:
     """Whether a value is content, a list with content, or a result of mcp_types."""
     if isinstance(value, list | tuple):
         return any(map(is_content, value))
-    return isinstance(value, types.CONTENT_TYPES) or type(value).__module__.startswith("mcp_types")
+    return isinstance(value, types.CONTENT_TYPES) or is_official(value)
+
+
+def is_official(value: Any) -> bool:
+    return type(value).__module__.startswith("mcp_types")
 
 
 def resource_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with results that Dovetail knows; others are JSON text, of the resource's own type."""
 
     def convert(value: Any) -> Any:
-        if isinstance(value, str | bytes | types.ResourceContents):
+        if isinstance(value, str | bytes | types.ResourceContents) or is_official(value):
             return value
         if isinstance(value, ResourceContent | ResourceResult):
             _, context = request_of(get_context())
@@ -161,9 +156,9 @@ def resource_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def asking_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, with an `InputRequiredResult` of mcp_types as Dovetail's; its annotation is without it."""
-    returns = _Namespace(inspect.unwrap(function)).resolve(inspect.signature(function).return_annotation, "")
+    returns = inspect.signature(function, eval_str="InputRequired" in str(_returns(function))).return_annotation
     kept = [each for each in members(returns) if getattr(each, "__name__", "") != "InputRequiredResult"]
-    if kept == list(members(returns)):
+    if len(kept) == len(members(returns)):
         return function
 
     def convert(value: Any) -> Any:
@@ -175,6 +170,10 @@ def asking_function(function: Callable[..., Any]) -> Callable[..., Any]:
     others = functools.reduce(operator.or_, kept or [None])
     made.__signature__ = inspect.signature(function).replace(return_annotation=others)
     return made  # type: ignore[no-any-return]
+
+
+def _returns(function: Callable[..., Any]) -> Any:
+    return inspect.signature(function).return_annotation
 
 
 def returning(function: Callable[..., Any], convert: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -301,9 +300,8 @@ def _decorator(kind: type[Component], first: str) -> Callable[..., Any]:
 
     def decorate(given: Any = None, **options: Any) -> Any:
         def mark(function: Any) -> Any:
-            setattr(
-                function, MARK, (kind, {**options, **({} if given is function or given is None else {first: given})})
-            )
+            named = {} if given is function or given is None else {first: given}
+            setattr(function, MARK, (kind, {**options, **named}))
             return function
 
         return mark(given) if callable(given) else mark
@@ -376,7 +374,6 @@ class Visibility:
 def choice(enabled: bool, chosen: Mapping[str, Any], only: bool = False) -> list[VisibilityRule]:
     """The rules of `enable` and `disable`; unlike Dovetail's own, also where nothing has these names or tags."""
     given = fitting(chosen)
-    rule = VisibilityRule(
-        enabled, *(texts(given.get(each, ()), f"{each} of enable, disable") for each in ("tags", "names"))
-    )
+    tags, names = (texts(given.get(each, ()), f"{each} of enable, disable") for each in ("tags", "names"))
+    rule = VisibilityRule(enabled, tags, names)
     return [VisibilityRule(False), rule] if only else [rule]

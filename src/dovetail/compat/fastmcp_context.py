@@ -13,7 +13,7 @@ from dovetail.compat import no_equal
 from dovetail.compat.shared import AccessToken, get_access_token, outcome, wire
 from dovetail.engine.context import request_of
 from dovetail.engine.current_context import get_context as native_context
-from dovetail.protocol.types import ResourceContents
+from dovetail.protocol.types import ResourceContents, tags_of
 from dovetail.registry.dependencies import Marker
 from dovetail.schema.encode import to_jsonable
 
@@ -166,9 +166,23 @@ class Context(dovetail.Context[Any]):
                 await notify()
 
     async def read_resource(self, uri: Any) -> Any:
+        for check in self.fastmcp.guards:
+            await check(await self.fastmcp.component_of("resources/read", str(uri), self))
         found = await super().read_resource(str(uri))
         contents = ((each.blob if each.text is None else each.text, each.mime_type, each.meta) for each in found)
         return ResourceResult([ResourceContent(*each) for each in contents])
+
+
+class Shown:
+    """The definition of a tool, resource or prompt, with its tags; None of what does not exist."""
+
+    def __init__(self, definition: Any) -> None:
+        self.definition = definition
+        self.tags = set() if definition is None else set(tags_of(definition))
+        self.kind = "tool" if hasattr(definition, "input_schema") else ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.definition, name)
 
 
 def fitting(chosen: Mapping[str, Any]) -> dict[str, Any]:

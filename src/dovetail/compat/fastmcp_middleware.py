@@ -15,14 +15,13 @@ import msgspec
 
 from dovetail import ProtocolError, Request
 from dovetail.compat import no_equal
-from dovetail.compat.fastmcp_auth import AuthContext, run_auth_checks
-from dovetail.compat.fastmcp_context import PAGE
-from dovetail.compat.shared import AccessToken
+from dovetail.compat.fastmcp_context import PAGE, Shown
 from dovetail.engine.current_context import get_context
 from dovetail.engine.hooks import BY_METHOD
+from dovetail.errors import INVALID_PARAMS
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.results import ListResult, ToolResult
-from dovetail.protocol.types import Text, tags_of
+from dovetail.protocol.types import Text
 from dovetail.registry.registration import Caching, parse_rates
 
 
@@ -70,17 +69,15 @@ class Middleware:
             if not isinstance(result, ListResult):
                 return result
             listed[:] = [result]
-            return list(result.items)
+            return [Shown(each) for each in result.items]
 
         context = MiddlewareContext(
             message=SimpleNamespace(**copy.deepcopy(given)), fastmcp_context=get_context(), method=request.method
         )
         found = await self(context, go_on)
-        if not listed:
-            return found
-        if tuple(found) != listed[0].items:
-            listed[0].items = found
-        return listed[0]
+        if listed and (items := tuple(each.definition for each in found)) != listed[0].items:
+            listed[0].items = items
+        return listed[0] if listed else found
 
     async def _beside(self, notification: Any, call_next: Any) -> Any:
         message = SimpleNamespace(**(notification.params or {}))
@@ -185,12 +182,11 @@ class RateLimitingMiddleware(Middleware):
         self, max_requests_per_second: float = 10.0, burst_capacity: int | None = None, get_client_id: Any = None,
         global_limit: bool = False,
     ) -> None:  # fmt: skip
-        del burst_capacity
+        del burst_capacity, global_limit
         if get_client_id is not None:
             raise no_equal("RateLimitingMiddleware(get_client_id=)", PAGE, 'rate_limit="10/second per principal"')
-        a_minute = max(1, round(max_requests_per_second * 60))
-        rate = f"{round(max_requests_per_second)}/second" if max_requests_per_second >= 1 else f"{a_minute}/minute"
-        self.rate = rate if global_limit else f"{rate} per principal"
+        by_minute = f"{max(1, round(max_requests_per_second * 60))}/minute"
+        self.rate = f"{round(max_requests_per_second)}/second" if max_requests_per_second >= 1 else by_minute
 
     def attach(self, server: Any) -> None:
         engine = server.engine
@@ -220,17 +216,14 @@ class ResponseCachingMiddleware(Middleware):
 
     def attach(self, server: Any) -> None:
         def cached(item: Any) -> Any:
-            is_tool = hasattr(item, "to_result") and item.route is None and item.task is None
-            if (
-                not is_tool
-                or not self._seconds
-                or item.name in self._not
-                or item.name not in (self._only or [item.name])
-            ):
+            if getattr(item, "to_result", None) is None or item.route is not None or item.task is not None:
+                return item  # no tool, or one that is cached or a task already
+            if item.name in self._not or (self._only and item.name not in self._only):
                 return item
             return msgspec.structs.replace(item, route=Caching(self._seconds, False), is_limited=True)
 
-        server.change_items(cached)
+        if self._seconds:
+            server.change_items(cached)
 
 
 class ResponseLimitingMiddleware(Middleware):
@@ -245,7 +238,10 @@ class ResponseLimitingMiddleware(Middleware):
     async def on_list_tools(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         """A result that was cut fits no schema."""
         found = await call_next(context)
-        return [msgspec.structs.replace(each, output_schema=None) if self._cuts(each.name) else each for each in found]
+        for each in found:
+            if self._cuts(each.name):
+                each.definition = msgspec.structs.replace(each.definition, output_schema=None)
+        return found
 
     def _cuts(self, name: str) -> bool:
         return self.tools is None or name in self.tools
@@ -282,37 +278,25 @@ class AuthMiddleware(Middleware):
 
     def attach(self, server: Any) -> None:
         self._server = server
+        server.guards.append(self.check)  # of what its own functions read
         super().attach(server)
 
-    async def _may_use(self, definition: Any) -> bool:
-        principal = get_context().principal
-        if principal is None and self._server.trusts_caller:
-            return True
-        names = {"tags": set(tags_of(definition)), "name": definition.name, "description": definition.description}
-        component = SimpleNamespace(**names, **({"input_schema": {}} if hasattr(definition, "input_schema") else {}))
-        return await run_auth_checks(
-            self.auth, AuthContext(None if principal is None else AccessToken.from_principal(principal), component)
-        )
+    async def check(self, component: Any) -> None:
+        """Raises ProtocolError unless the caller may use it."""
+        if not await self._may_use(component):
+            raise ProtocolError("Authorization failed: insufficient permissions", code=INVALID_PARAMS)
+
+    async def _may_use(self, component: Any) -> bool:
+        return bool(await self._server.may_use(self.auth, component, get_context().principal))
 
     async def _list(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         return [each for each in await call_next(context) if await self._may_use(each)]
 
     on_list_tools = on_list_resources = on_list_resource_templates = on_list_prompts = _list
 
-    async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        return await self._check(self._server.engine.tools.find(context.message.name), context, call_next)
-
-    async def on_get_prompt(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        return await self._check(self._server.engine.prompts.find(context.message.name), context, call_next)
-
-    async def on_read_resource(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        resources = self._server.engine.resources
-        found = resources.direct.find(context.message.uri) or next(
-            (each for each in resources.templates.snapshot.items if each.match(context.message.uri) is not None), None
-        )
-        return await self._check(found, context, call_next)
-
-    async def _check(self, item: Any, context: MiddlewareContext, call_next: CallNext) -> Any:
-        if item is not None and not await self._may_use(item.definition):
-            raise ProtocolError("Authorization failed: insufficient permissions", code=-32602)
+    async def _use(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        named = context.message.uri if context.method == "resources/read" else context.message.name
+        await self.check(await self._server.component_of(context.method, named, get_context()))
         return await call_next(context)
+
+    on_call_tool = on_read_resource = on_get_prompt = _use
