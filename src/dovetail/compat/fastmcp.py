@@ -16,7 +16,6 @@ from msgspec.structs import replace
 import dovetail
 from dovetail import registry
 from dovetail.compat import no_equal
-from dovetail.compat.fastmcp_auth import AuthContext, run_auth_checks
 from dovetail.compat.fastmcp_components import (
     Component,
     Prompt,
@@ -208,7 +207,8 @@ class FastMCP(Server):
             options["annotations"] = {
                 key: hints[key] for key in hints.keys() & {"audience", "priority", "lastModified"}
             }
-        options = {"mime_type": UI_TYPE if given.uri.startswith("ui://") else "text/plain", **options}
+        shown = {"mime_type": UI_TYPE if given.uri.startswith("ui://") else "text/plain"}
+        options = {**shown, "description": given.description, **options}
         function = resource_function(given.fn)
         item = registry.resources.compile_resource(given.uri, function, options, injectable=dovetail.Context)  # type: ignore[arg-type]
         resources = self.engine.resources
@@ -224,6 +224,8 @@ class FastMCP(Server):
         """Whether the checks let a caller use a component."""
         if principal is None and self.trusts_caller:
             return True
+        from dovetail.compat.fastmcp_auth import AuthContext, run_auth_checks  # late: most servers have no auth=
+
         token = None if principal is None else AccessToken.from_principal(principal)
         return await run_auth_checks(checks, AuthContext(token, given))
 
@@ -378,7 +380,8 @@ class FastMCP(Server):
     def http_app(self, path: str | None = None, middleware: Any = None, transport: str = "http", **options: Any) -> Any:
         """The ASGI app, inside of Starlette's middleware."""
         del transport
-        return HostedApp(self.asgi(**self._http({"path": path, **options})), middleware or ())
+        app = self.asgi(**self._http({"path": path, **options}))
+        return HostedApp(app, middleware) if middleware else app
 
     # ── what it offers ──
 
@@ -414,16 +417,15 @@ def _key(item: Any) -> str:
 
 
 class HostedApp:
-    """An ASGI app, and its lifespan for a host."""
+    """An ASGI app inside of Starlette's middleware."""
 
     def __init__(self, app: Any, middleware: Sequence[Any]) -> None:
-        self.app = self._outermost = app
+        self._app = self._outermost = app
         for each in reversed(middleware):
             self._outermost = each.cls(self._outermost, *each.args, **each.kwargs)
 
-    def lifespan(self, app: Any = None) -> Any:
-        del app
-        return self.app.lifespan()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._app, name)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self._outermost(scope, receive, send)
@@ -562,7 +564,7 @@ EntraOBOToken: `await ctx.upstream_token()` is the user's token
 SkillsDirectoryProvider SkillProvider ClaudeSkillsProvider: see add_skills
 forward forward_raw: write a tool that calls the function
 """
-_HERE = ("components", "context", "auth", "middleware")
+_HERE = ("context", "components", "auth", "middleware")
 
 
 def __getattr__(name: str) -> Any:

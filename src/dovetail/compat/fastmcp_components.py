@@ -16,7 +16,7 @@ from dovetail import registry
 from dovetail.compat import no_equal
 from dovetail.compat.fastmcp_context import PAGE, ResourceContent, ResourceResult, fitting
 from dovetail.engine.context import request_of
-from dovetail.engine.current_context import get_context
+from dovetail.engine.current_context import get_context as native_context
 from dovetail.protocol import results, types
 from dovetail.protocol.session import VisibilityRule
 from dovetail.registry.functions import members, outermost
@@ -71,11 +71,7 @@ class Message(types.Message, frozen=True, metaclass=_constructor(_message, types
 
 
 class PromptResult(results.PromptResult, frozen=True, metaclass=_constructor(_prompt_result, results.PromptResult)):  # type: ignore[metaclass]
-    meta: Mapping[str, Any] | None = None
-
-    def encode(self, shaper: results.Shaper) -> bytes:
-        encoded = super().encode(shaper)
-        return encode_json({**msgspec.json.decode(encoded), "_meta": self.meta}) if self.meta else encoded
+    """`PromptResult(messages, description, meta)`."""
 
 
 class ToolResult(
@@ -146,7 +142,7 @@ def resource_function(function: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(value, str | bytes | types.ResourceContents) or is_official(value):
             return value
         if isinstance(value, ResourceContent | ResourceResult):
-            _, context = request_of(get_context())
+            _, context = request_of(native_context())
             listed = value.contents if isinstance(value, ResourceResult) else [value]
             return [each.at(context.request.params.uri) for each in listed]
         return json.dumps(to_jsonable(value))

@@ -131,6 +131,8 @@ class Context(dovetail.Context[Any]):
         if isinstance(response_type, list) and response_type and not isinstance(response_type[0], str):
             response_type = list[Literal[tuple(response_type[0])]]  # type: ignore[misc]  # several of the choices
         if response_title is not None or response_description is not None:
+            if isinstance(response_type, list):
+                response_type = Literal[tuple(response_type)]
             field = dovetail.Field(title=response_title, description=response_description)
             response_type = Annotated[response_type, field]
         return outcome(await super().elicit(message, response_type, schema=schema, timeout=timeout))

@@ -16,7 +16,7 @@ import msgspec
 from dovetail import ProtocolError, Request
 from dovetail.compat import no_equal
 from dovetail.compat.fastmcp_context import PAGE, Shown
-from dovetail.engine.current_context import get_context
+from dovetail.engine.current_context import get_context as native_context
 from dovetail.engine.hooks import BY_METHOD
 from dovetail.errors import INVALID_PARAMS
 from dovetail.protocol.jsonrpc import encode
@@ -72,7 +72,7 @@ class Middleware:
             return [Shown(each) for each in result.items]
 
         context = MiddlewareContext(
-            message=SimpleNamespace(**copy.deepcopy(given)), fastmcp_context=get_context(), method=request.method
+            message=SimpleNamespace(**copy.deepcopy(given)), fastmcp_context=native_context(), method=request.method
         )
         found = await self(context, go_on)
         if listed and (items := tuple(each.definition for each in found)) != listed[0].items:
@@ -287,7 +287,7 @@ class AuthMiddleware(Middleware):
             raise ProtocolError("Authorization failed: insufficient permissions", code=INVALID_PARAMS)
 
     async def _may_use(self, component: Any) -> bool:
-        return bool(await self._server.may_use(self.auth, component, get_context().principal))
+        return bool(await self._server.may_use(self.auth, component, native_context().principal))
 
     async def _list(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         return [each for each in await call_next(context) if await self._may_use(each)]
@@ -296,7 +296,7 @@ class AuthMiddleware(Middleware):
 
     async def _use(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         named = context.message.uri if context.method == "resources/read" else context.message.name
-        await self.check(await self._server.component_of(context.method, named, get_context()))
+        await self.check(await self._server.component_of(context.method, named, native_context()))
         return await call_next(context)
 
     on_call_tool = on_read_resource = on_get_prompt = _use
