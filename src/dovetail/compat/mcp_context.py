@@ -188,10 +188,11 @@ class Context(NativeContext):
         return [ReadResourceContents(each.text or each.blob or "", each.mime_type, each.meta) for each in found]
 
     async def elicit(self, message: str, schema: Any = None, requested_schema: Any = None, **_: Any) -> Any:
-        """Ask the user; of the session it is called with a raw `requested_schema`."""
-        if requested_schema is None:
+        """Ask the user, by a class; what the session asks by is a raw schema."""
+        raw = schema if requested_schema is None else requested_schema
+        if not isinstance(raw, Mapping):
             return outcome(await super().elicit(message, schema))
-        params = mcp_types.ElicitRequestFormParams(message=message, requested_schema=requested_schema)
+        params = mcp_types.ElicitRequestFormParams(message=message, requested_schema=dict(raw))
         return await self.send_request(mcp_types.ElicitRequest(params=params), mcp_types.ElicitResult)
 
     elicit_form = elicit

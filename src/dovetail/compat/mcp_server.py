@@ -35,7 +35,7 @@ __all__ = [
     "Apps", "AssistantMessage", "AuthSettings", "BinaryResource", "CacheHint", "Extension", "FileResource",
     "FunctionResource", "InMemorySubscriptionBus", "MCPServer", "Message", "MethodBinding", "Prompt",
     "RequestStateSecurity", "Resource", "ResourceBinding", "ResourceCsp", "ResourcePermissions", "ResourceSecurity",
-    "TextResource", "Tool", "ToolBinding", "TransportSecuritySettings", "UserMessage", "client_supports_apps",
+    "SubscriptionBus", "TextResource", "Tool", "ToolBinding", "TransportSecuritySettings", "UserMessage", "client_supports_apps",
     "require_client_extension",
 ]  # fmt: skip
 F = TypeVar("F", bound=Callable[..., Any])
@@ -457,7 +457,11 @@ class TransportSecuritySettings(msgspec.Struct, kw_only=True):
             log.warning('Host and Origin stay checked: name yours in allowed_hosts; see the page "%s"', PAGE)
 
 
-class InMemorySubscriptionBus:
+class SubscriptionBus:
+    """The base of what tells clients of changes; here that is the server's own state."""
+
+
+class InMemorySubscriptionBus(SubscriptionBus):
     """What tells clients of changes in one process; a server has one without being told."""
 
 
