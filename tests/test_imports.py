@@ -10,7 +10,8 @@ import dovetail
 
 HEAVY = {
     "pydantic", "uvicorn", "starlette", "jsonschema_rs", "cryptography", "click", "redis", "watchfiles", "anyio",
-    "joserfc", "aiohttp", "yaml", "opentelemetry", "dovetail.openapi", "dovetail.engine.telemetry",
+    "joserfc", "aiohttp", "mcp_types", "yaml", "opentelemetry", "dovetail.openapi",
+    "dovetail.engine.telemetry", "dovetail.engine.hooks", "dovetail.registry.official",
 }  # fmt: skip
 
 

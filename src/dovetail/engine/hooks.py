@@ -14,7 +14,6 @@ from dovetail.errors import Busy, SetupError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
-from dovetail.protocol.results import Result
 from dovetail.protocol.revisions import Revision
 from dovetail.registry.registration import did_you_mean
 
@@ -68,9 +67,8 @@ def add_hooks(engine: "Engine", given: Any) -> None:
     outer = [hooks[name] for name in AROUND_REQUESTS if name in hooks]
     by_method = {method: [*outer, hooks[name]] for method, name in BY_METHOD.items() if name in hooks}
 
-    async def middleware(request: Request, call_next: CallNext) -> Result:
-        result: Result = await _chain(by_method.get(request.method, outer), call_next)(request)
-        return result
+    async def middleware(request: Request, call_next: CallNext) -> Any:
+        return await _chain(by_method.get(request.method, outer), call_next)(request)
 
     if outer or by_method:
         engine.use(middleware)

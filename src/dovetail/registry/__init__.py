@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dovetail.registry import elicitation as elicitation
     from dovetail.registry import files as files
     from dovetail.registry import mounts as mounts
+    from dovetail.registry import official as official
     from dovetail.registry import prompts as prompts
     from dovetail.registry import resources as resources
     from dovetail.registry import roots as roots
@@ -17,6 +18,6 @@ if TYPE_CHECKING:
     from dovetail.registry import visibility as visibility
 
 __getattr__ = lazy_modules(
-    __name__, "dependencies", "elicitation", "files", "mounts", "prompts", "resources", "roots", "sampling",
-    "transforms", "visibility",
+    __name__, "dependencies", "elicitation", "files", "mounts", "official", "prompts", "resources", "roots",
+    "sampling", "transforms", "visibility",
 )  # fmt: skip

@@ -22,7 +22,7 @@ from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.results import Shaper, ToolResult
 from dovetail.protocol.types import Content, Text, shape_content
 from dovetail.registry.functions import bare_type
-from dovetail.registry.registration import UntrustedOutput
+from dovetail.registry.registration import UntrustedOutput, from_official
 from dovetail.schema.decode import DecoderBuilder
 from dovetail.schema.encode import OutputError, decode_json, encode_json
 from dovetail.schema.explain import DOES_NOT_FIT, Budget, problem_line, problems_in
@@ -95,10 +95,12 @@ def compile_output(annotation: Any, *, where: str, unstructured: tuple[type, ...
     `unstructured` are the types of content blocks and whole results, which are sent as they are.
     """
     where = f"{where}, return annotation"
-    if _is_unstructured(annotation, unstructured, where):
-        return None
     try:
+        if _is_unstructured(annotation, unstructured, where):
+            return None
         shape = ShapeBuilder().read(annotation, where)
+    except OutputError as problem:
+        raise SetupError(f"{where}: {problem}") from None
     except SetupError as error:
         raise SetupError(f'{error}; or annotate it -> Any, or pass output="text"') from None
     writer = SchemaWriter(where, for_output=True)
@@ -116,7 +118,7 @@ def _refuse_content(value: Any, content: tuple[type, ...]) -> None:
     """Raises OutputError for images, links and the like among plain values: a model can't see them as base64."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     for kind in set(map(type, items)):
-        if issubclass(kind, content):
+        if _is_content(kind, content):
             fix = f"annotate it -> list[{kind.__name__}], or return a ToolResult"
             raise OutputError(f"the value contains {kind.__name__}, which is content and no JSON; {fix}")
 
@@ -151,7 +153,7 @@ def _mentions(annotation: Any, content: tuple[type, ...], where: str) -> bool:
 
 
 def _is_content(annotation: Any, content: tuple[type, ...]) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, content)
+    return isinstance(annotation, type) and issubclass(from_official(annotation), content)
 
 
 def bound_result(shape: ToResult, limit: int, name: str, value: Any) -> ToolResult:

@@ -14,7 +14,14 @@ from dovetail.protocol.types import CONTENT_TYPES, Message, PromptArgument, Prom
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import Invocation, inspect_function
-from dovetail.registry.registration import AccessRule, CommonOptions, access_rule, checked_options, did_you_mean
+from dovetail.registry.registration import (
+    AccessRule,
+    CommonOptions,
+    access_rule,
+    checked_options,
+    did_you_mean,
+    from_official,
+)
 from dovetail.registry.tools import closed_choices, definition_fields
 
 if TYPE_CHECKING:
@@ -72,7 +79,7 @@ def compile_prompt(function: Callable[..., Any], options: PromptOptions, *, inje
 
 def to_prompt_result(value: Any, description: str | None) -> PromptResult:
     """The result for text, a message, content, or a list of them; text becomes a message of the user."""
-    if isinstance(value, PromptResult):
+    if isinstance(value := from_official(value), PromptResult):
         value, description = value.messages, value.description
     items = value if isinstance(value, (list, tuple)) else [value]
     return PromptResult([_as_message(item) for item in items], description)
@@ -138,7 +145,7 @@ def compile_completer_of_all(function: Callable[..., Any], *, injectable: type |
 
 
 def to_completion(value: Any) -> Completion:
-    if isinstance(value, Completion):
+    if isinstance(value := from_official(value), Completion):
         return msgspec.structs.replace(value, values=[str(item) for item in value.values])
     if isinstance(value, str) or not hasattr(value, "__iter__"):
         raise TypeError(f"a completion returns strings or Completion, not {type(value).__name__}")

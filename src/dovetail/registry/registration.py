@@ -2,11 +2,13 @@
 
 import inspect
 import re
+import sys
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence, Set
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 import msgspec
 
+from dovetail import registry
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
 from dovetail.protocol.types import IDEMPOTENCY_KEY, CacheScope, Icon, Meta
@@ -144,12 +146,18 @@ def _fits(value: Any, kind: Kind) -> bool:
     return True
 
 
+def from_official(value: Any) -> Any:
+    """The value with our own types for those of the official package, which is loaded if there are any."""
+    is_loaded = "mcp_types" in sys.modules or "mcp.types" in sys.modules
+    return registry.official.read(value) if is_loaded else value
+
+
 def convert_option(value: Any, kind: Any, where: str, option: str) -> Any:
     """The option as a value of its type. Raises SetupError, also for unknown keys."""
     if value is None:
         return None
     try:
-        plain = msgspec.to_builtins(value)
+        plain = msgspec.to_builtins(from_official(value))
         converted = msgspec.convert(plain, kind)
     except (msgspec.ValidationError, TypeError) as failure:
         raise SetupError(f"{where}: {option}={value!r} is not right: {failure}") from None

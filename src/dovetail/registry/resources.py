@@ -15,6 +15,7 @@ from msgspec import UNSET
 from dovetail.errors import NotFound, SetupError
 from dovetail.protocol.results import CacheHint, ReadResourceResult
 from dovetail.protocol.types import (
+    CONTENT_TYPES,
     UNSAFE_KEY,
     Annotations,
     CacheScope,
@@ -28,7 +29,14 @@ from dovetail.protocol.uri_template import normalize_uri as normalize_uri
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.files import Directory, FileContents, FileEntry, ServedFile, type_of_uri
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, members
-from dovetail.registry.registration import AccessRule, CommonOptions, access_rule, checked_options, convert_option
+from dovetail.registry.registration import (
+    AccessRule,
+    CommonOptions,
+    access_rule,
+    checked_options,
+    convert_option,
+    from_official,
+)
 from dovetail.registry.tools import closed_choices, definition_fields
 from dovetail.schema.encode import encode_json
 
@@ -150,9 +158,10 @@ def compile_resource(
 
 def _mime_type_of(returns: Any) -> str:
     """The MIME type for a return annotation: text, unless the annotation is certainly another type."""
-    kinds = [kind for kind in members(returns) if kind is not NoneType]
+    kinds = [from_official(kind) for kind in members(returns) if kind is not NoneType]
     kind = (get_origin(kinds[0]) or kinds[0]) if len(kinds) == 1 else Any
-    if not isinstance(kind, type) or kind in (Any, object, Signature.empty) or ResourceContents in get_args(kinds[0]):
+    items = [from_official(each) for item in get_args(kinds[0]) for each in members(item)] if kinds else []
+    if not isinstance(kind, type) or kind in (Any, object, Signature.empty) or ResourceContents in items:
         return TEXT
     return BYTES if issubclass(kind, BINARY) else TEXT if issubclass(kind, (str, ResourceContents)) else JSON
 
@@ -290,6 +299,7 @@ def entry_definition(folder: Template, entry: FileEntry) -> ResourceDefinition:
 def to_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
     """The contents for a return value: str becomes text, bytes a blob, any other value JSON text."""
     uri = uri if uri.isascii() else normalize_escapes(uri)  # a client may ask by an IRI
+    value = from_official(value)
     if isinstance(value, ResourceContents):
         return [value]
     if isinstance(value, ReadResourceResult):
@@ -302,6 +312,11 @@ def to_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceCon
         return [ResourceContents(uri, mime_type or BYTES, blob=bytes(value))]
     if isinstance(value, (list, tuple)) and value and all(isinstance(item, ResourceContents) for item in value):
         return list(value)
+    for kind in set(map(type, value)) if isinstance(value, (list, tuple)) else [type(value)]:
+        if issubclass(kind, CONTENT_TYPES):
+            raise TypeError(
+                f"a resource returned {kind.__name__}, which is for tools and prompts; use ResourceContents"
+            )
     return [ResourceContents(uri, mime_type or JSON, text=encode_json(value).decode())]
 
 

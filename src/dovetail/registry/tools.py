@@ -267,6 +267,7 @@ def _compile_result(
         return whole
 
     def explicit(value: Any) -> ToolResult | None:
+        value = registration.from_official(value)
         if raw is not None and _is_wire_result(value):
             value = _wire_result(value)
         if handles and hasattr(value, "__json_string__") and type(value) not in handles:
@@ -313,12 +314,13 @@ def shape_unstructured(value: Any) -> ToolResult:
     """A value without an output schema, as content."""
     if isinstance(value, str):
         return replace(EMPTY_RESULT, content=(_text(value),))
+    if value is None:
+        return replace(EMPTY_RESULT, content=(Text(""),))  # some clients need at least one item
+    value = registration.from_official(value)
     if isinstance(value, ToolResult):
         return _complete(value)
     if isinstance(value, CONTENT_TYPES):
         return replace(EMPTY_RESULT, content=(value,))
-    if value is None:
-        return replace(EMPTY_RESULT, content=(Text(""),))  # some clients need at least one item
     if isinstance(value, (list, tuple)) and value and any(isinstance(item, CONTENT_TYPES) for item in value):
         return replace(EMPTY_RESULT, content=tuple(_as_content(item) for item in value))
     if _is_wire_result(value):
