@@ -69,8 +69,10 @@ from dovetail.compat.mcp.types import (
     ToolAnnotations,
 )
 from pydantic import AnyHttpUrl, BaseModel, Field
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount
 
 import dovetail
 from dovetail.client import ElicitResult, SamplingRequest
@@ -847,12 +849,29 @@ async def test_the_app_is_one_of_starlette_with_our_checks(caplog: pytest.LogCap
         assert (await wire.raw("GET", path="/health").done()).json == {"path": "/health"}
 
 
+def who(ctx: Context) -> str:
+    return str(ctx.mcp_server.name)
+
+
+async def test_apps_of_several_servers_are_mounted_in_one_host() -> None:
+    servers = {name: MCPServer(name) for name in ("notes", "tasks")}
+    for server in servers.values():
+        server.add_tool(who)
+    apps = {f"/{name}": server.streamable_http_app() for name, server in servers.items()}
+    host = Starlette(routes=[Mount(path, app=app) for path, app in apps.items()])
+    for path, name in (("/notes/mcp", "notes"), ("/tasks/mcp", "tasks")):
+        wire = await HttpWire.session(host, path=path)
+        assert text_of((await wire.call("who")).answer) == name
+
+
 def test_an_option_without_an_equal_is_refused() -> None:
     server = MCPServer("options")
     with pytest.raises(SetupError, match=f"sse_path.*{PAGE}"):
         server.sse_app(sse_path="/events")
     with pytest.raises(SetupError, match=f"colour.*{PAGE}"):
         server.streamable_http_app(colour="red")
+    with pytest.raises(TypeError, match="colour"):
+        MCPServer("options", colour="red")  # type: ignore[call-arg]
     with pytest.raises(RuntimeError, match="streamable_http_app"):
         server.session_manager.run()
     with pytest.raises(SetupError, match=f"auth_server_provider.*{PAGE}"):
