@@ -122,6 +122,10 @@ def test_what_is_only_named_in_annotations_can_be_imported_and_says_what_to_use_
     assert LowLevelServer[Any] is LowLevelServer
     with pytest.raises(SetupError, match=f"MCPServer.*{PAGE}"):
         LowLevelServer("low")
+    from dovetail.compat.mcp.server.fastmcp import FastMCP
+
+    with pytest.raises(SetupError, match=r"MCPServer since mcp 2"):
+        FastMCP("of mcp 1")
 
 
 def test_it_is_loaded_only_if_it_is_imported() -> None:
