@@ -40,9 +40,9 @@ MODULES = frozenset({
     "apps", "auth", "auth_context", "base", "bearer_auth", "caching", "client", "context", "elicitation", "exceptions",
     "extension", "extensions", "fastmcp", "func_metadata", "inbound", "logging", "lowlevel", "mcpserver", "memory",
     "message", "middleware", "path_security", "prompts", "provider", "request_state", "resolve", "resource_manager",
-    "resources", "routes", "server", "session", "settings", "shared", "sse", "stdio", "streamable_http", "streamable_http_manager",
-    "subscriptions", "templates", "tool_manager", "tools", "transport_security", "types", "uri_template", "utilities",
-    "version",
+    "resources", "routes", "server", "session", "settings", "shared", "sse", "stdio", "streamable_http",
+    "streamable_http_manager", "subscriptions", "templates", "tool_manager", "tools", "transport_security", "types",
+    "uri_template", "utilities", "version",
 })  # fmt: skip
 EXTENSION_ID, APP_MIME_TYPE = UI, UI_MIME_TYPE
 InvalidSignature, MCPServerError, MCPDeprecationWarning = SetupError, DovetailError, DeprecationWarning
