@@ -269,7 +269,7 @@ def difference(theirs: dict[str, Any], again: dict[str, Any], ours: dict[str, An
         if len(ours["calls"]) <= number:
             return "call", f"{where}: not reached"
         given = ours["calls"][number][2]
-        if result.get("error", {}).get("message") == UNSERVED:
+        if (result.get("error") or {}).get("message") == UNSERVED:
             continue
         if method == "completion/complete" and not is_failure(given):  # a peer may leave out what it need not count
             given = {"completion": {key: given["completion"].get(key) for key in result.get("completion", {})}}
