@@ -1,11 +1,12 @@
-"""How many example servers of the peers do the same on Dovetail: each is listed and called on its own library and on ours.
+"""How many example servers of the peers do the same on Dovetail: each is listed and called on its library and on ours.
 
     python scripts/peer_examples.py [--only mcp|fastmcp] [--match TEXT] [--sample N] [--json FILE]
 
 The examples come from the peers' source distributions, fetched into .cache/peer_examples and never committed. What a
 peer itself can't run here is left out; so are results that differ between two runs of the peer. `dovetail migrate`
-rewrites the imports, and nothing else. What is compared: names, descriptions, schemas and arguments in the lists; content,
-structured content and errors of calls, but not the texts of errors.
+rewrites the imports, and nothing else. What is compared: names, descriptions, schemas and arguments in the lists;
+content, structured content and errors of calls, but not the texts of errors. Examples that need what Dovetail lacks on
+purpose are counted apart.
 """
 
 import argparse
@@ -73,7 +74,7 @@ PEERS = [
 ]
 
 
-# What Dovetail lacks on purpose, by the words of programs that need it. `dovetail.compat` refuses each of these by name.
+# What Dovetail lacks on purpose, by the words of programs that need it; `dovetail.compat` refuses each by name.
 LACKING = {
     "fastmcp": {
         "Prefab UI": r"prefab_ui|FastMCPApp|fastmcp\.apps\.(approval|choice|file_upload|form|generative)",
@@ -138,7 +139,8 @@ def moved(peer: Peer) -> Path:
     """A copy of the peer's programs, with the imports rewritten."""
 
     def rewritten(text: str, name: str) -> str:  # TODO until `dovetail migrate` is there
-        text = re.sub(rf"^(\s*)from {name}(?:_tasks)?(?=[. ])", rf"\1from dovetail.compat.{name}", text, flags=re.MULTILINE)
+        found, ours = rf"^(\s*)from {name}(?:_tasks)?(?=[. ])", rf"\1from dovetail.compat.{name}"
+        text = re.sub(found, ours, text, flags=re.MULTILINE)
         return re.sub(
             rf"^(\s*)import {name}((?:\.\w+)* as |$)",
             lambda found: f"{found[1]}import dovetail.compat.{name}{found[2] or f' as {name}'}",
@@ -285,10 +287,8 @@ def difference(theirs: dict[str, Any], again: dict[str, Any], ours: dict[str, An
         for name in one:
             for key in sorted(one[name].keys() | two[name].keys()):
                 if one[name].get(key) != two[name].get(key):
-                    return (
-                        "list",
-                        f"{method} {name} {key}: {json.dumps(one[name].get(key))[:300]} / {json.dumps(two[name].get(key))[:300]}",
-                    )
+                    values = (json.dumps(each[name].get(key))[:300] for each in (one, two))
+                    return "list", f"{method} {name} {key}: {' / '.join(values)}"
     if " ".join((theirs["instructions"] or "").split()) != " ".join((ours["instructions"] or "").split()):
         return "list", "instructions"
     for number, (method, params, result) in enumerate(theirs["calls"]):
@@ -340,9 +340,10 @@ def main() -> int:
                     print(f"  {how:6} {id}: {reason[:300]}")
             print(f"{peer.name}: {dict(Counter(how for _, how, _ in verdicts[peer.name]))}")
             without = [verdict for verdict in verdicts[peer.name] if not lacking[verdict[0]]]
-            for chosen, words in ((verdicts[peer.name], "all"), (without, "those that need nothing that Dovetail lacks")):
+            for chosen, words in ((verdicts[peer.name], "all"), (without, "those that need nothing that is lacking")):
                 same = sum(how == "same" for _, how, _ in chosen)
-                print(f"{peer.name}: the same: {same} of {len(chosen)}, {100 * same / max(len(chosen), 1):.1f} %, of {words}")
+                share = f"{same} of {len(chosen)}, {100 * same / max(len(chosen), 1):.1f} %"
+                print(f"{peer.name}: the same: {share}, of {words}")
             for feature, number in Counter(features[0] for features in lacking.values() if features).most_common():
                 print(f"{number:6} need {feature}")
     if given.json:

@@ -462,10 +462,11 @@ def test_a_host_serves_the_metadata_of_apps_below_a_path_at_its_origin() -> None
 
 
 @asynccontextmanager
-async def signed_in(**options: Any) -> AsyncIterator[tuple[Any, Browser]]:
-    """A client of a program whose users sign in at a provider with OpenID Connect."""
+async def signed_in(*withheld: str, **options: Any) -> AsyncIterator[tuple[Any, Browser]]:
+    """A client of a program whose users sign in at a provider with OpenID Connect, and grant it not all scopes."""
     browser = Browser()
     async with provider("keycloak") as at:
+        at.withheld = set(withheld)
 
         def make(root: str) -> Any:
             at.redirect_uri = f"{root}/callback"
@@ -489,3 +490,11 @@ async def test_a_user_who_signs_in_has_the_scopes_that_the_provider_has_granted(
         assert found["scopes"] == ["email", "openid"]
         assert found["sub"].startswith("127.0.0.1")
     assert "Editor" in browser.pages[0]
+    async with signed_in("email", required_scopes=["openid"], valid_scopes=["email"]) as (client, _):
+        assert await names(client) == {"whoami"}
+        assert (await client.call_tool("whoami")).data["scopes"] == ["openid"]
+
+
+async def test_a_user_may_come_in_where_no_scopes_are_asked_for() -> None:
+    async with signed_in() as (client, _):
+        assert (await client.call_tool("whoami")).data["scopes"] == []

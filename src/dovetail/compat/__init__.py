@@ -11,8 +11,16 @@ import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dovetail._lazy import lazy_modules
+
+if TYPE_CHECKING:
+    from dovetail.compat import fastmcp_auth as fastmcp_auth
+    from dovetail.compat import fastmcp_middleware as fastmcp_middleware
+    from dovetail.compat import mcp_context as mcp_context
+
+__getattr__ = lazy_modules(__name__, "fastmcp_auth", "fastmcp_middleware", "mcp_context")
 PEERS = ("dovetail.compat.fastmcp", "dovetail.compat.mcp")
 TYPES = "dovetail.compat.mcp.types"  # the SDK's wire types are a package of their own: mcp_types
 

@@ -6,7 +6,6 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 import dovetail
-from dovetail import registry
+from dovetail import compat, registry
+from dovetail import engine as lazy_engine
 from dovetail.compat import no_equal
 from dovetail.compat.fastmcp_components import (
     Component,
@@ -224,10 +224,9 @@ class FastMCP(Server):
         """Whether the checks let a caller use a component."""
         if principal is None and self.trusts_caller:
             return True
-        from dovetail.compat.fastmcp_auth import AuthContext, run_auth_checks  # late: most servers have no auth=
-
         token = None if principal is None else AccessToken.from_principal(principal)
-        return await run_auth_checks(checks, AuthContext(token, given))
+        auth = compat.fastmcp_auth
+        return await auth.run_auth_checks(checks, auth.AuthContext(token, given))
 
     # ── changes of what is registered ──
 
@@ -499,8 +498,8 @@ class InsufficientScopeError(AuthorizationError):
 
 
 def get_tracer(version: str | None = None) -> Any:
-    trace: Any = import_module("opentelemetry.trace")
-    return trace.get_tracer("fastmcp", version)
+    telemetry: Any = lazy_engine.telemetry
+    return telemetry.trace.get_tracer("fastmcp", version)
 
 
 def NpxStdioTransport(package: str, args: Sequence[str] | None = None, **_: Any) -> list[str]:
@@ -564,13 +563,13 @@ EntraOBOToken: `await ctx.upstream_token()` is the user's token
 SkillsDirectoryProvider SkillProvider ClaudeSkillsProvider: see add_skills
 forward forward_raw: write a tool that calls the function
 """
-_HERE = ("context", "components", "auth", "middleware")
+_PARTS = ("fastmcp_context", "fastmcp_components", "shared", "fastmcp_auth", "fastmcp_middleware")
 
 
 def __getattr__(name: str) -> Any:
-    for each in (*(f"dovetail.compat.fastmcp_{part}" for part in _HERE), "dovetail.compat.shared"):
-        if name in vars(import_module(each)):
-            return vars(import_module(each))[name]
+    for names in (vars(getattr(compat, part)) for part in _PARTS):
+        if name in names:
+            return names[name]
     if name in ("CallToolResult", "ElicitResult", "File", "ToolError"):
         return getattr(dovetail, name)
     if name.startswith("__"):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -82,6 +83,8 @@ class AuthProvider:
     """What `FastMCP(auth=)` takes; it becomes `Server(auth=)` when the path of the endpoint is known."""
 
     server: Server | None = None  # that it protects
+    issuers: Sequence[str] = ()  # where clients get tokens, if the verifiers do not say it
+    options: Mapping[str, Any] = {}  # more of `Auth`
 
     def __init__(self, base_url: Any = None, required_scopes: Scopes = None) -> None:
         self.base_url = None if base_url is None else str(base_url).rstrip("/")
@@ -94,15 +97,14 @@ class AuthProvider:
         raise no_equal(type(self).__name__, PAGE, "give Server(auth=) an AuthServer, a verifier or a function")
 
     def auth(self, path: str) -> Auth:
-        return Auth(self.verifiers(path), public_url=self.public_url(path), scopes=self.required_scopes)
+        options = {"public_url": self.public_url(path), "scopes": self.required_scopes, **self.options}
+        return Auth(self.verifiers(path), authorization_servers=self.issuers, **options)
 
     def get_well_known_routes(self, mcp_path: str = "/mcp") -> list[Any]:
         """Starlette routes for the origin of a host that has the app below a path."""
         from starlette.routing import Route
 
-        base = (
-            "" if self.base_url is None else "".join(self.base_url.partition("://")[2].partition("/")[1:]).rstrip("/")
-        )
+        base = urlsplit(self.base_url or "").path.rstrip("/")
         paths = (f"oauth-protected-resource{base}{mcp_path}", f"oauth-authorization-server{base}")
         return [Route(f"/.well-known/{path}", _Documents(self, mcp_path)) for path in paths]
 
@@ -144,7 +146,7 @@ class JWTVerifier(TokenVerifier):
         if not issuer or not (audience or self.takes_endpoint):
             reason = "it would take tokens that were made by others, or for others"
             raise no_equal(f"{type(self).__name__} without issuer= and audience=", PAGE, reason)
-        self.issuers: list[str] = [issuer] if isinstance(issuer, str) else list(issuer)
+        self.trusted: list[str] = [issuer] if isinstance(issuer, str) else list(issuer)
         key = "secret" if algorithm is not None and algorithm.startswith("HS") else "public_key"
         url = None if jwks_uri is None else str(jwks_uri)
         algorithms = None if algorithm is None else [algorithm]
@@ -153,7 +155,7 @@ class JWTVerifier(TokenVerifier):
 
     def verifiers(self, path: str) -> list[Any]:
         options = {**self._options, "audience": self._options["audience"] or self.public_url(path)}
-        return [Jwt(issuer, **options) for issuer in self.issuers]
+        return [Jwt(issuer, **options) for issuer in self.trusted]
 
 
 class _EndpointVerifier(JWTVerifier):
@@ -219,38 +221,30 @@ class RemoteAuthProvider(AuthProvider):
         super().__init__(base_url, token_verifier.required_scopes)
         del resource_name  # it is that of the server
         documentation = None if resource_documentation is None else str(resource_documentation)
-        self._verifier, self._servers = token_verifier, [str(each) for each in authorization_servers]
-        self._options: dict[str, Any] = {"scopes_supported": _scopes(scopes_supported), "documentation": documentation}
+        self._verifier, self.issuers = token_verifier, [str(each) for each in authorization_servers]
+        self.options = {"scopes_supported": _scopes(scopes_supported), "documentation": documentation}
 
-    def auth(self, path: str) -> Auth:
-        options = {"public_url": self.public_url(path), "scopes": self.required_scopes, **self._options}
-        return Auth(self._verifier.verifiers(path), authorization_servers=self._servers, **options)
+    def verifiers(self, path: str) -> list[Any]:
+        return self._verifier.verifiers(path)
 
 
 class _Issuer(RemoteAuthProvider):
     """An issuer with which clients register themselves; its places are templates of the constructor's keywords."""
 
-    issuer, keys, audience = "", "{issuer}/jwks", ""
-    authorization_server = "{issuer}"
+    issuer, keys, audience, listed = "", "", "", "{issuer}"
 
     def __init__(
-        self,
-        *,
-        base_url: Any,
-        required_scopes: Scopes = None,
-        audience: Any = None,
-        token_verifier: Any = None,
+        self, *, base_url: Any, required_scopes: Scopes = None, audience: Any = None, token_verifier: Any = None,
+        scopes_supported: Scopes = None, resource_name: str | None = None, resource_documentation: Any = None,
         **given: Any,
-    ) -> None:
-        metadata = {
-            name: given.pop(name, None) for name in ("scopes_supported", "resource_name", "resource_documentation")
-        }
+    ) -> None:  # fmt: skip
         places = {name: str(value).rstrip("/") for name, value in given.items()}
-        issuer = self.issuer.format(**places)
-        options = {"issuer": issuer, "jwks_uri": self.keys.format(issuer=issuer, **places), "base_url": base_url}
+        places["issuer"] = issuer = self.issuer.format(**places)
+        options = {"issuer": issuer, "jwks_uri": self.keys.format(**places), "base_url": base_url}
         options |= {"audience": audience or self.audience.format(**places), "algorithm": given.get("algorithm")}
         verifier = token_verifier or _EndpointVerifier(**options, required_scopes=required_scopes)
-        super().__init__(verifier, [self.authorization_server.format(issuer=issuer, **places)], base_url, **metadata)
+        more = {"scopes_supported": scopes_supported, "resource_documentation": resource_documentation}
+        super().__init__(verifier, [self.listed.format(**places)], base_url, resource_name=resource_name, **more)
 
 
 class KeycloakAuthProvider(_Issuer):
@@ -263,7 +257,7 @@ class AuthKitProvider(_Issuer):
 
 class ScalekitProvider(_Issuer):
     issuer, keys, audience = "{environment_url}", "{issuer}/keys", "{resource_id}"
-    authorization_server = "{environment_url}/resources/{resource_id}"
+    listed = "{environment_url}/resources/{resource_id}"
 
 
 class SupabaseProvider(_Issuer):
@@ -275,25 +269,18 @@ class AzureJWTVerifier(JWTVerifier):
         self, *, client_id: str, tenant_id: str, required_scopes: Scopes = None, identifier_uri: str | None = None,
         base_authority: str = "login.microsoftonline.com",
     ) -> None:  # fmt: skip
-        authority, audience = (
-            f"https://{base_authority}/{tenant_id}",
-            [client_id, identifier_uri or f"api://{client_id}"],
-        )
-        keys = f"{authority}/discovery/v2.0/keys"
-        super().__init__(issuer=f"{authority}/v2.0", jwks_uri=keys, audience=audience, required_scopes=required_scopes)
+        authority, own = f"https://{base_authority}/{tenant_id}", identifier_uri or f"api://{client_id}"
+        places = {"issuer": f"{authority}/v2.0", "jwks_uri": f"{authority}/discovery/v2.0/keys"}
+        super().__init__(**places, audience=[client_id, own], required_scopes=required_scopes)
 
 
 class MultiAuth(AuthProvider):
     """Several of them: the first that knows a token counts."""
 
     def __init__(
-        self,
-        *,
-        server: AuthProvider | None = None,
-        verifiers: Any = (),
-        base_url: Any = None,
+        self, *, server: AuthProvider | None = None, verifiers: Any = (), base_url: Any = None,
         required_scopes: Scopes = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         listed = [verifiers] if isinstance(verifiers, AuthProvider) else list(verifiers or ())
         self._parts = listed if server is None else [server, *listed]
         if not self._parts:
@@ -302,6 +289,7 @@ class MultiAuth(AuthProvider):
         super().__init__(
             base_url or first.base_url, first.required_scopes if required_scopes is None else required_scopes
         )
+        self.issuers = first.issuers
 
     def verifiers(self, path: str) -> list[Any]:
         return [found for each in self._parts for found in each.verifiers(path)]
@@ -347,7 +335,8 @@ class SignInProvider(AuthProvider):
     def verifiers(self, path: str) -> list[Any]:
         scopes = {scope: scope for scope in self.scopes_supported}
         upstream = [*map(self._upstream, scopes), *self._more_scopes]
-        sign_in = type(self).make(self.own, *self.credentials, scopes=upstream, scopes_for=self._granted)
+        scopes_for = self._granted if scopes else None
+        sign_in = type(self).make(self.own, *self.credentials, scopes=upstream, scopes_for=scopes_for)
         row = sign_in.provider.row
         sign_in.provider.row = msgspec.structs.replace(row, parameters={**row.parameters, **self._parameters})
         log.info("%s: the redirect URI to register is %s/callback", type(self).__name__, self.base_url)
@@ -434,7 +423,7 @@ class OAuthProxy(SignInProvider):
         if not isinstance(token_verifier, JWTVerifier):
             fix = "without a JWTVerifier, which names the issuer, write SignIn(Provider(…), client_id, client_secret)"
             raise no_equal(f"OAuthProxy(token_verifier={type(token_verifier).__name__})", PAGE, fix)
-        scopes, issuer = required_scopes or token_verifier.required_scopes, token_verifier.issuers[0]
+        scopes, issuer = required_scopes or token_verifier.required_scopes, token_verifier.trusted[0]
         own |= {"client_id": upstream_client_id, "client_secret": upstream_client_secret}
         super().__init__(required_scopes=scopes, config_url=issuer, **own)
 

@@ -12,7 +12,8 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dovetail import registry
+from dovetail import compat, registry
+from dovetail.auth.fetch import FetchRequest, make_fetch
 from dovetail.compat import no_equal
 from dovetail.compat.fastmcp_context import PAGE, ResourceContent, ResourceResult, fitting
 from dovetail.engine.context import request_of
@@ -158,9 +159,7 @@ def asking_function(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
 
     def convert(value: Any) -> Any:
-        from dovetail.compat.mcp_context import to_input_required
-
-        return to_input_required(value) if type(value).__name__ == "InputRequiredResult" else value
+        return compat.mcp_context.to_input_required(value) if type(value).__name__ == "InputRequiredResult" else value
 
     made: Any = returning(function, convert)
     others = functools.reduce(operator.or_, kept or [None])
@@ -274,8 +273,6 @@ def _file(path: Any) -> Callable[[], Any]:
 
 def _page(url: Any) -> Callable[[], Any]:
     async def fetch() -> str:
-        from dovetail.auth.fetch import FetchRequest, make_fetch
-
         found = await make_fetch(max_bytes=16 * 1024 * 1024)(FetchRequest(url=str(url)))
         return found.body.decode(errors="replace")
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 import dovetail
+from dovetail import compat
 from dovetail.compat import no_equal
 from dovetail.compat.shared import AccessToken, get_access_token, outcome, wire
 from dovetail.engine.context import request_of
@@ -95,9 +96,7 @@ class Context(dovetail.Context[Any]):
     @property
     def session(self) -> Any:
         """The official SDK's view of the same call."""
-        from dovetail.compat.mcp_context import Context as SdkContext
-
-        return SdkContext(self._engine, self._context, self._can_wait, self._loop)
+        return compat.mcp_context.Context(self._engine, self._context, self._can_wait, self._loop)
 
     @property
     def input_responses(self) -> Any:

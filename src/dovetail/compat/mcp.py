@@ -38,11 +38,11 @@ M = TypeVar("M", bound=BaseModel)
 __path__: list[str] = []
 MODULES = frozenset({
     "apps", "auth", "auth_context", "base", "bearer_auth", "caching", "client", "context", "elicitation", "exceptions",
-    "extension", "extensions", "func_metadata", "inbound", "logging", "lowlevel", "mcpserver", "memory", "message",
-    "middleware", "path_security", "prompts", "provider", "request_state", "resolve", "resource_manager", "resources",
-    "routes", "server", "session", "settings", "shared", "sse", "stdio", "streamable_http", "streamable_http_manager",
-    "subscriptions", "templates", "tool_manager", "tools", "transport_security", "types", "uri_template", "utilities",
-    "version",
+    "extension", "extensions", "fastmcp", "func_metadata", "inbound", "logging", "lowlevel", "mcpserver", "memory",
+    "message", "middleware", "path_security", "prompts", "provider", "request_state", "resolve", "resource_manager",
+    "resources", "routes", "server", "session", "settings", "shared", "sse", "stdio", "streamable_http",
+    "streamable_http_manager", "subscriptions", "templates", "tool_manager", "tools", "transport_security", "types",
+    "uri_template", "utilities", "version",
 })  # fmt: skip
 EXTENSION_ID, APP_MIME_TYPE = UI, UI_MIME_TYPE
 InvalidSignature, MCPServerError, MCPDeprecationWarning = SetupError, DovetailError, DeprecationWarning
@@ -203,6 +203,7 @@ RECORDS = {  # of authorization servers and event stores
 }  # fmt: skip
 UNSUPPORTED = {  # names by what there is instead
     "write tools with MCPServer": ("Server", "InitializationOptions", "NotificationOptions"),
+    "it is MCPServer since mcp 2": ("FastMCP",),
     "write mcp.run()": ("stdio_server", "SseServerTransport", "StreamableHTTPSessionManager"),
     "dovetail.AuthServer is an authorization server": (
         "OAuthAuthorizationServerProvider", "ProviderTokenVerifier", "create_auth_routes", "construct_redirect_uri",

@@ -20,7 +20,6 @@ from dovetail.errors import INTERNAL_ERROR, NotFound, ProtocolError, ToolError, 
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.elicitation import InputRequest, InputRequired
 from dovetail.protocol.revisions import Revision
-from dovetail.protocol.sampling import SamplingMessage
 from dovetail.registry.elicitation import Elicit as NativeElicit
 from dovetail.registry.elicitation import ElicitUrl
 from dovetail.registry.functions import members, outermost
@@ -90,7 +89,7 @@ def input_request(request: Any) -> InputRequest[Any]:
     if not isinstance(params, mcp_types.CreateMessageRequestParams):
         raise not_possible(f"A {request.method} request to the client", PAGE)
     options = {name: wire(getattr(params, name)) for name in params.model_fields_set - {"meta", "messages"}}
-    return NativeSample(msgspec.convert(wire(params.messages), list[SamplingMessage]), **options)
+    return NativeSample(cast(Any, params.messages), **options)
 
 
 class Asked(Generic[M]):
@@ -185,13 +184,14 @@ class Context(NativeContext):
             found = await super().read_resource(str(uri))
         except NotFound as failure:
             raise ResourceNotFoundError(failure.message) from failure
-        return [ReadResourceContents(each.text or each.blob or "", each.mime_type, each.meta) for each in found]
+        return [ReadResourceContents(each.blob or each.text or "", each.mime_type, each.meta) for each in found]
 
     async def elicit(self, message: str, schema: Any = None, requested_schema: Any = None, **_: Any) -> Any:
-        """Ask the user; of the session it is called with a raw `requested_schema`."""
-        if requested_schema is None:
+        """Ask the user, by a class; what the session asks by is a raw schema."""
+        raw = schema if requested_schema is None else requested_schema
+        if not isinstance(raw, Mapping):
             return outcome(await super().elicit(message, schema))
-        params = mcp_types.ElicitRequestFormParams(message=message, requested_schema=requested_schema)
+        params = mcp_types.ElicitRequestFormParams(message=message, requested_schema=dict(raw))
         return await self.send_request(mcp_types.ElicitRequest(params=params), mcp_types.ElicitResult)
 
     elicit_form = elicit

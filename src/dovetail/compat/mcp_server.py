@@ -35,8 +35,8 @@ __all__ = [
     "Apps", "AssistantMessage", "AuthSettings", "BinaryResource", "CacheHint", "Extension", "FileResource",
     "FunctionResource", "InMemorySubscriptionBus", "MCPServer", "Message", "MethodBinding", "Prompt",
     "RequestStateSecurity", "Resource", "ResourceBinding", "ResourceCsp", "ResourcePermissions", "ResourceSecurity",
-    "TextResource", "Tool", "ToolBinding", "TransportSecuritySettings", "UserMessage", "client_supports_apps",
-    "require_client_extension",
+    "SubscriptionBus", "TextResource", "Tool", "ToolBinding", "TransportSecuritySettings", "UserMessage",
+    "client_supports_apps", "require_client_extension",
 ]  # fmt: skip
 F = TypeVar("F", bound=Callable[..., Any])
 log = logging.getLogger("dovetail.compat")
@@ -45,7 +45,7 @@ log = logging.getLogger("dovetail.compat")
 def described(function: Any, **options: Any) -> dict[str, Any]:
     """Options of a definition, as ours; the whole docstring is its description."""
     doc = inspect.cleandoc(getattr(function, "__doc__", None) or "")
-    return {"description": doc, **{name: wire(value) for name, value in given(**options).items()}}
+    return {"description": doc, **given(**options)}
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
@@ -109,11 +109,10 @@ class Output(msgspec.Struct, frozen=True):
         """The whole result for a return value."""
         if isinstance(value, mcp_types.InputRequiredResult):
             return to_input_required(value)
-        if isinstance(value, mcp_types.CallToolResult):
-            content, structured = blocks(value.content), given(structured=value.structured_content)
-            return ToolResult(content=content, is_error=bool(value.is_error), meta=value.meta, **structured)
-        if isinstance(value, ToolResult) or self.schema is ToolResult:
-            return value if isinstance(value, ToolResult) else ToolResult(content=blocks(value))
+        if isinstance(value, (mcp_types.CallToolResult, ToolResult)):
+            return value
+        if self.schema is ToolResult:
+            return ToolResult(content=blocks(value))
         whole = {"result": value} if self.is_wrapped else value
         if self.fields and not isinstance(value, Mapping):
             whole = {name: getattr(value, name) for name in self.fields}
@@ -246,14 +245,11 @@ def messages(value: Any) -> Any:
     return [_message(each) for each in (value if isinstance(value, (list, tuple)) else [value])]
 
 
-def _message(value: Any) -> NativeMessage:
-    if isinstance(value, Mapping) and isinstance(content := value.get("content"), str):
-        value = Message(content, value.get("role"))
-    if isinstance(value, Mapping):
-        return msgspec.convert(value, NativeMessage)
-    if not isinstance(value, (Message, mcp_types.PromptMessage)):
-        value = UserMessage(value)
-    return NativeMessage(cast(Any, value.role), blocks(value.content)[0])
+def _message(value: Any) -> Any:
+    if isinstance(value, (Mapping, mcp_types.PromptMessage)):
+        return value
+    message = value if isinstance(value, Message) else UserMessage(value)
+    return NativeMessage(cast(Any, message.role), blocks(message.content)[0])
 
 
 # ── extensions ──
@@ -457,7 +453,11 @@ class TransportSecuritySettings(msgspec.Struct, kw_only=True):
             log.warning('Host and Origin stay checked: name yours in allowed_hosts; see the page "%s"', PAGE)
 
 
-class InMemorySubscriptionBus:
+class SubscriptionBus:
+    """The base of what tells clients of changes; here that is the server's own state."""
+
+
+class InMemorySubscriptionBus(SubscriptionBus):
     """What tells clients of changes in one process; a server has one without being told."""
 
 
@@ -474,7 +474,9 @@ class MCPServer(Server):
         resources: Sequence[Resource] = (), extensions: Sequence[Extension] = (), lifespan: Any = None,
         auth: AuthSettings | None = None, log_level: str = "INFO", resource_security: ResourceSecurity | None = None,
         request_state_security: RequestStateSecurity | None = None, cache_hints: Mapping[str, CacheHint] | None = None,
-        subscriptions: Any = None, middleware: Sequence[Any] = (), dependencies: Sequence[str] = (), **settings: Any,
+        subscriptions: Any = None, middleware: Sequence[Any] = (), dependencies: Sequence[str] = (),
+        debug: bool = False, warn_on_duplicate_tools: bool = True, warn_on_duplicate_resources: bool = True,
+        warn_on_duplicate_prompts: bool = True,
     ) -> None:  # fmt: skip
         if auth_server_provider is not None:
             raise not_possible("auth_server_provider=", PAGE, "dovetail.AuthServer is an authorization server")
@@ -483,7 +485,7 @@ class MCPServer(Server):
         if subscriptions not in (None, False) and not isinstance(subscriptions, InMemorySubscriptionBus):
             raise not_possible("subscriptions=", PAGE, "workers tell each other of changes through state=")
         own = given(
-            title=title, description=description, instructions=instructions, website_url=website_url, icons=wire(icons),
+            title=title, description=description, instructions=instructions, website_url=website_url, icons=icons,
             version=version or None, lifespan=lifespan, list_changed=False if subscriptions is False else None,
             auth=auth and auth.to_auth(token_verifier),
         )  # fmt: skip
@@ -494,8 +496,11 @@ class MCPServer(Server):
         own_context: Any = type("Context", (Context,), {"mcp_server": self})
         self.engine.context_class = own_context
         self.dependencies = list(dependencies)
-        self.settings = SimpleNamespace(auth=auth, lifespan=lifespan, log_level=log_level, debug=False)
-        vars(self.settings).update(settings, dependencies=self.dependencies)
+        self.settings = SimpleNamespace(
+            auth=auth, lifespan=lifespan, log_level=log_level, debug=debug, dependencies=self.dependencies,
+            warn_on_duplicate_tools=warn_on_duplicate_tools, warn_on_duplicate_prompts=warn_on_duplicate_prompts,
+            warn_on_duplicate_resources=warn_on_duplicate_resources,
+        )  # fmt: skip
         logging.getLogger("dovetail").setLevel(log_level)
         self._security = resource_security or ResourceSecurity()
         if cache_hints:
@@ -514,7 +519,7 @@ class MCPServer(Server):
 
     def _is_taken(self, catalog: Any, kind: str, name: str) -> bool:
         """Whether there is such a thing already, which then stays."""
-        if (is_taken := catalog.get(name) is not None) and getattr(self.settings, f"warn_on_duplicate_{kind}s", True):
+        if (is_taken := catalog.get(name) is not None) and getattr(self.settings, f"warn_on_duplicate_{kind}s"):
             log.warning("there is already a %s %s; it stays", kind, name)
         return is_taken
 
@@ -595,11 +600,10 @@ class MCPServer(Server):
         """Register the function that suggests values for all arguments."""
 
         def register(function: F) -> F:
-            async def complete(ref: Any, argument: Any, context: Any) -> Completion:
+            async def complete(ref: Any, argument: Any, context: Any) -> Any:
                 whole = msgspec.to_builtins({"ref": ref, "argument": argument, "context": context})
                 params = mcp_types.CompleteRequestParams.model_validate(whole)
-                found = await function(params.ref, params.argument, params.context)
-                return Completion([]) if found is None else Completion(found.values, found.total, found.has_more)
+                return await function(params.ref, params.argument, params.context) or Completion([])
 
             super(MCPServer, self).completion(complete)
             return function

@@ -16,6 +16,7 @@ from dovetail.errors import SetupError
 from dovetail.protocol.types import CONTENT_TYPES, Audio, Content, Image, Text
 from dovetail.registry.elicitation import Elicited
 from dovetail.registry.functions import outermost
+from dovetail.registry.registration import from_official
 
 T = TypeVar("T")
 
@@ -182,8 +183,7 @@ def to_content(block: Any) -> Content:
         return Image(block.read(), block.mime_type)
     if isinstance(block, AudioMedia):
         return Audio(block.read(), block.mime_type)
-    made = Text(block) if isinstance(block, str) else block
-    return cast(Content, made if isinstance(made, CONTENT_TYPES) else msgspec.convert(wire(made), type=Content))
+    return cast(Content, Text(block) if isinstance(block, str) else from_official(block))
 
 
 # ── functions ──
