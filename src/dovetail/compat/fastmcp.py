@@ -37,7 +37,7 @@ from dovetail.engine.context import request_of
 from dovetail.protocol.session import EVERYTHING, VisibilityRule
 from dovetail.protocol.uri_template import UriTemplate
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.functions import qualified_name
+from dovetail.registry.functions import members, qualified_name
 from dovetail.registry.registration import TaskConfig as NativeTaskConfig
 from dovetail.registry.tools import compile_tool
 from dovetail.server import Server
@@ -152,6 +152,11 @@ class FastMCP(Server):
     def add_component(self, given: Component) -> Component:
         options = {key: value for key, value in given.options.items() if value is not None}
         checks, version, app, _ = (options.pop(key, None) for key in ("auth", "version", "app", "enabled"))
+        returned = inspect.signature(given.fn).return_annotation
+        if app is True or any(
+            str(getattr(each, "__module__", "")).startswith("prefab_ui") for each in members(returned)
+        ):
+            raise no_equal(f"{given.name}: a view of Prefab UI", PAGE, "views are HTML, see add_ui")
         if checks:
             options["authorize"] = partial(self.may_use, checks, given)
         meta = {"ui": app} if app else {}
@@ -537,13 +542,18 @@ settings = SimpleNamespace(log_level="INFO", host="127.0.0.1", port=8000, mask_e
 # ── names ──
 
 WORDS = """
-apps auth auth0 authorization aws azure base caching client clerk code_mode completions context debug dependencies
-discord elicitation error_handling event_store exceptions experimental extension extensions fastmcp_provider filesystem
-function_parsing function_prompt function_resource function_tool github google http huggingface introspection jwt
-keycloak lifespan local_provider logging low_level middleware namespace oauth_proxy oci oidc_proxy openapi ping prompt
-prompts providers proxy rate_limiting resource resources response_limiting scalekit search security server sessions
-settings skills stdio supabase tasks telemetry template timing tool tool_transform tools transforms transports types
-utilities versions visibility workos
+aggregate anthropic app approval apps auth auth0 authorization aws azure base bearer bm25 bulk_tool_caller caching
+catalog choice claude_provider clerk client client_credentials code_mode completions component_manager components
+context contrib debug decorators dependencies dereference descope directory_provider discord elicitation
+error_handling event_store example exceptions experimental extension extensions fastmcp_provider file_upload
+filesystem form function_parsing function_prompt function_resource function_tool generative github google google_genai
+group handlers http huggingface identity_assertion in_memory inspect introspection json_schema jwt jwt_issuer keycloak
+lifespan local_provider logging low_level mcp_config mcp_mixin mcp_server_config memory messages middleware mime
+mixins models namespace oauth oauth_proxy oci oidc_proxy openai openapi ping progress prompt prompts prompts_as_tools
+propelauth provider providers proxy rate_limiting redirect_validation regex resource resources resources_as_tools
+response_limiting roots sampling scalekit search security server sessions settings skill_provider skills sse ssrf
+stdio supabase tasks telemetry template tests timeout timing token_cache tool tool_injection tool_transform tools
+transforms transports types utilities v1 vendor_providers version_filter versions visibility workos
 """
 MODULES = frozenset(WORDS.split())
 FastMCPError = PromptError = ValidationError = dovetail.ToolError
