@@ -2,8 +2,10 @@
 
 import json
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -498,3 +500,32 @@ async def test_a_user_who_signs_in_has_the_scopes_that_the_provider_has_granted(
 async def test_a_user_may_come_in_where_no_scopes_are_asked_for() -> None:
     async with signed_in() as (client, _):
         assert (await client.call_tool("whoami")).data["scopes"] == []
+
+
+PROGRAM = """
+from dovetail.compat.fastmcp import FastMCP
+from dovetail.compat.fastmcp.server.auth import require_scopes
+from dovetail.compat.fastmcp.server.middleware import AuthMiddleware
+
+mounted = FastMCP("mounted")
+server = FastMCP("main", middleware=[AuthMiddleware(auth=require_scopes("api"))])
+
+@mounted.tool(auth=require_scopes("admin"))
+def theirs() -> str:
+    return "theirs"
+
+@server.tool(auth=require_scopes("admin"))
+def ours() -> str:
+    return "ours"
+
+server.mount(mounted)
+server.run()
+"""
+
+
+async def test_on_stdio_the_user_of_this_machine_may_use_everything(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    async with Client([sys.executable, str(path)]) as client:
+        assert await names(client) == {"ours", "theirs"}
+        assert [(await client.call_tool(name)).data for name in ("ours", "theirs")] == ["ours", "theirs"]

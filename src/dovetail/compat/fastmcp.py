@@ -551,7 +551,7 @@ group handlers http huggingface identity_assertion in_memory inspect introspecti
 lifespan local_provider logging low_level mcp_config mcp_mixin mcp_server_config memory messages middleware mime
 mixins models namespace oauth oauth_proxy oci oidc_proxy openai openapi ping progress prompt prompts prompts_as_tools
 propelauth provider providers proxy rate_limiting redirect_validation regex resource resources resources_as_tools
-response_limiting roots sampling scalekit search security server sessions settings skill_provider skills sse ssrf
+response_limiting roots sampling scalekit search security server sessions skill_provider skills sse ssrf
 stdio supabase tasks telemetry template tests timeout timing token_cache tool tool_injection tool_transform tools
 transforms transports types utilities v1 vendor_providers version_filter versions visibility workos
 """
