@@ -744,6 +744,7 @@ async def test_the_app_serves_in_a_host_with_its_lifespan_and_middleware() -> No
     (lambda: Tool.from_tool(plain, transform_fn=plain), "calls the function"),
     (lambda: FastMCP.from_openapi({}, route_maps=[]), "only="),
     (lambda: Depends(plain, x=1), "other dependencies"),
+    (lambda: FastMCP("a").tool(plain, app=True), "add_ui"),
 ])  # fmt: skip
 def test_what_has_no_equal_names_the_page(attempt: Callable[[], Any], says: str) -> None:
     with pytest.raises(ImportError, match=f'(?s){says}.*"From FastMCP"'):

@@ -151,11 +151,9 @@ class FastMCP(Server):
 
     def add_component(self, given: Component) -> Component:
         options = {key: value for key, value in given.options.items() if value is not None}
-        checks, version, app, _ = (options.pop(key, None) for key in ("auth", "version", "app", "enabled"))
+        checks, version, app = (options.pop(key, None) for key in ("auth", "version", "app"))
         returned = inspect.signature(given.fn).return_annotation
-        if app is True or any(
-            str(getattr(each, "__module__", "")).startswith("prefab_ui") for each in members(returned)
-        ):
+        if app is True or any("prefab_ui" in str(getattr(each, "__module__", "")) for each in members(returned)):
             raise no_equal(f"{given.name}: a view of Prefab UI", PAGE, "views are HTML, see add_ui")
         if checks:
             options["authorize"] = partial(self.may_use, checks, given)
