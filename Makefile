@@ -11,21 +11,21 @@ MAKEFLAGS += --jobs=4  # what it needs is fetched while mypy works
 endif
 unexport PYTHONDONTWRITEBYTECODE  # compiling everything in every process would take a third of the time
 
-.PHONY: run setup test check soak bench conformance node fastmcp servers browser specifications tools screenshots lint \
-	types clean
+.PHONY: run setup test check soak bench conformance node fastmcp servers browser specifications tools screenshots docs \
+	lint types clean
 
 run: $(RUNS)             ## start the reference server at http://127.0.0.1:8000/mcp
 	@$(BIN)/dovetail run
 
 setup: $(STAMP)          ## make .venv with all that the tests need, and nothing else
 
-test: $(STAMP) .cache/suites/.fetched node fastmcp servers browser specifications tools lint types   ## lint, types, every test
+test: $(STAMP) .cache/suites/.fetched node fastmcp servers browser specifications tools docs lint types   ## lint, types, every test
 	$(BIN)/pytest $(PARALLEL) -m "not soak"
 
 check: $(STAMP) lint types   ## the inner loop: lint, types, the quick tests
 	$(BIN)/pytest $(INNER) $(PARALLEL) -m "not soak and not slow and not long" --hypothesis-profile quick
 
-soak: $(STAMP) .cache/suites/.fetched node fastmcp servers browser specifications tools   ## the long forms of the slow proofs
+soak: $(STAMP) .cache/suites/.fetched node fastmcp servers browser specifications tools docs   ## the long forms of the slow proofs
 	$(BIN)/pytest -m soak --timeout 3600 -s
 	$(BIN)/pytest -m "hypothesis and not soak" --hypothesis-profile long --timeout 600
 	$(BIN)/pytest benchmarks/tests --timeout 600
@@ -56,6 +56,9 @@ tools: $(STAMP) node     ## the tools of ten public servers, from npm, for the t
 
 screenshots: $(STAMP) browser   ## the pictures of the console in docs/images
 	$(BIN)/python scripts/screenshots.py
+
+docs: $(STAMP)          ## the site of the documentation, in build/site
+	@$(BIN)/python scripts/docs_site.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

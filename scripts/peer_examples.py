@@ -23,12 +23,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
-
-from fastmcp_environment import WANTED
-from fetch_suites import download
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.environments import Environment
+from fastmcp_environment import WANTED
+from fetch_suites import download
 
 ROOT = Path(__file__).parent.parent
 CACHE = ROOT / ".cache" / "peer_examples"
@@ -274,8 +273,9 @@ def is_failure(result: Any) -> bool:
     return bool(result.get("error") or result.get("isError") or result.get("ended"))
 
 
-def difference(theirs: dict[str, Any], again: dict[str, Any], ours: dict[str, Any]) -> tuple[str, str]:
-    """How far it goes ("import", "list", "call", "same"), and the first difference."""
+def difference(runs: Sequence[dict[str, Any]], ours: dict[str, Any]) -> tuple[str, str]:
+    """How far it goes ("import", "list", "call", "same"), and the first difference from both runs of the peer."""
+    theirs, again = runs
     if "failure" in ours:
         return "import", ours["failure"][-300:]
     for method in theirs["lists"]:
@@ -330,7 +330,7 @@ def main() -> int:
             jobs = [each.job(folder, [call[:2] for call in known[each.id][0]["calls"]]) for each in found]
             reports = run(Path(sys.executable), "dovetail", jobs)
             verdicts[peer.name] = [
-                (each.id, *difference(*known[each.id], report)) for each, report in zip(found, reports, strict=True)
+                (each.id, *difference(known[each.id], report)) for each, report in zip(found, reports, strict=True)
             ]
             print(f"\n{peer.requirement}: {len(found)} example servers")
             lacking = {each.id: each.lacking for each in found}

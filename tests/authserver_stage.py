@@ -114,7 +114,7 @@ class Stage:
         return reply
 
     async def may_call(self, token: str) -> bool:
-        return await self.server.verifier().verify(token) is not None
+        return await self.server.verify(token) is not None
 
 
 class Browser:
@@ -249,8 +249,28 @@ async def served(make: Callable[[str], Any]) -> AsyncIterator[str]:
             await apps[0].drain(1)
 
 
+class UncachedVerifier:
+    """A verifier that wants to be asked about every request."""
+
+    cache_seconds = 0.0
+    binds_keys = False
+
+    def __init__(self, verifier: Any) -> None:
+        self.issuer, self.resource, self.verify = verifier.issuer, verifier.resource, verifier.verify
+        self.upstream_token = verifier.upstream_token
+        self._verifier = verifier
+
+    def for_app(self, state: Any) -> "UncachedVerifier":
+        return UncachedVerifier(self._verifier.for_app(state))
+
+    async def close(self) -> None:
+        await self._verifier.close()
+
+
 async def say_yes(url: str) -> str:
-    """What a user does: opens the page, signs in and allows. Gives where the browser is sent."""
+    """What a user does: opens the page, allows, and signs in, here or at the identity provider. Gives where the browser
+    is sent.
+    """
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
         async with session.get(url) as page:
             text = await page.text()
@@ -261,5 +281,10 @@ async def say_yes(url: str) -> str:
         headers = {"Cookie": cookie, "Origin": f"{parts.scheme}://{parts.netloc}"}
         target = url.partition("?")[0]
         async with session.post(target, data=form, headers=headers, allow_redirects=False) as answer:
+            assert answer.status == 303, await answer.text()
+            location = answer.headers["Location"]
+        if "client_id" not in dict(parse_qsl(urlsplit(location).query)):
+            return location
+        async with session.get(await visit(location), headers={"Cookie": cookie}, allow_redirects=False) as answer:
             assert answer.status == 303, await answer.text()
             return answer.headers["Location"]

@@ -13,6 +13,7 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 import browser
+import docs_site
 import fastmcp_environment
 import fetch_specifications
 import fetch_tools
@@ -100,6 +101,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(missing, red=True, bold=True)
     if (missing := browser.why_missing()) is not None:
         terminalreporter.section("no browser", sep="!", red=True, bold=True)
+        terminalreporter.write_line(missing, red=True, bold=True)
+    if (missing := docs_site.why_missing()) is not None:
+        terminalreporter.section("no site generator", sep="!", red=True, bold=True)
         terminalreporter.write_line(missing, red=True, bold=True)
     if (missing := fetch_specifications.why_missing()) is not None:
         terminalreporter.section("no OpenAPI specifications", sep="!", red=True, bold=True)

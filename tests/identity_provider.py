@@ -72,6 +72,7 @@ TOKEN_LIES: dict[str, Callable[[dict[str, Any]], object]] = {  # of a response o
     "no access_token": lambda answer: answer.pop("access_token"),
     "odd access_token": lambda answer: answer.update(access_token=["a", "list"]),
     "token_type": lambda answer: answer.update(token_type="mac"),
+    "huge expires_in": lambda answer: answer.update(expires_in=10**400),
     "no id_token": lambda answer: answer.pop("id_token", None),
     "odd id_token": lambda answer: answer.update(id_token="a.b.c"),
 }
@@ -232,7 +233,7 @@ class IdentityProvider:
             self.go.set()
         if (revoked := wanted.pop("revoke", None)) is not None:
             self.revoke(revoked)
-        for name in wanted.keys() & {"user", "expires_in", "callback", "lies", "failures"}:
+        for name in wanted.keys() & {"user", "redirect_uri", "expires_in", "callback", "lies", "failures"}:
             setattr(self, name, set(wanted[name]) if name == "lies" else wanted[name])
         return web.json_response({})
 
@@ -467,7 +468,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", choices=KINDS, default="oidc")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--redirect-uri", required=True)
+    parser.add_argument("--redirect-uri", default="")  # else by `/_set`
     parser.add_argument("--expires-in", type=int)
     given = parser.parse_args()
     served = IdentityProvider(given.kind, given.redirect_uri)

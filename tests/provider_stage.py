@@ -3,16 +3,19 @@
 import html
 import logging
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
+import aiohttp
 import msgspec
 import pytest
 
 from authserver_stage import CALLBACK, ISSUER, Browser, Program, Reply, Stage, payload
-from dovetail.authserver import Provider, SignIn
+from authserver_stage import USERS as PASSWORDS
+from dovetail.authserver import Passwords, Provider, SignIn
 from dovetail.authserver.providers import DISCORD, GITHUB, GOOGLE
 from identity_provider import IdentityProvider, provider
 from issuer_stage import Clock
@@ -33,8 +36,8 @@ def moved(row: Provider, hosts: Mapping[str, str]) -> Provider:
                     return new + value.removeprefix(old)
         if isinstance(value, tuple):
             return tuple(map(move, value))
-        if isinstance(value, msgspec.Struct):
-            return moved(value, hosts)  # type: ignore[arg-type]
+        if isinstance(value, dict):
+            return {name: move(each) for name, each in value.items()}
         return value
 
     return msgspec.structs.replace(row, **{name: move(getattr(row, name)) for name in row.__struct_fields__})
@@ -73,6 +76,45 @@ SIGN_INS: dict[str, Callable[[IdentityProvider, Any], SignIn]] = {
     "cognito": _cognito,
     "workos": lambda at, options: SignIn.workos(*KEYS, domain=at.origin, **options),
 }
+
+
+class WayIn(NamedTuple):
+    """How the users of a server of this process sign in: with passwords, or at an identity provider."""
+
+    row: str
+    at: IdentityProvider | None
+
+    def sign_in(self, issuer: str) -> Passwords | SignIn:
+        if self.at is None:
+            return Passwords(PASSWORDS)
+        self.at.redirect_uri = f"{issuer.rstrip('/')}/callback"
+        return SIGN_INS[self.row](self.at, {})
+
+
+@asynccontextmanager
+async def way_in(row: str, clock: Callable[[], float] = time.time) -> AsyncIterator[WayIn]:
+    """`row` is one of SIGN_INS, or "passwords"."""
+    if row == "passwords":
+        yield WayIn(row, None)
+    else:
+        async with provider(row.partition(" ")[0], clock=clock) as at:
+            yield WayIn(row, at)
+
+
+def standing_at(row: str, origin: str) -> IdentityProvider:
+    """A provider that is served elsewhere, as by a process of its own; here it knows its URLs."""
+    at = IdentityProvider(row.partition(" ")[0])
+    at.origin = origin
+    return at
+
+
+async def name_of(at: IdentityProvider, access_token: str) -> str:
+    """The user of a token of the provider, as its API tells it."""
+    headers = {"Authorization": f"Bearer {access_token}"}
+    async with aiohttp.ClientSession() as session, session.get(at.url("userinfo"), headers=headers) as answer:
+        assert answer.status == 200, await answer.text()
+        profile = await answer.json()
+        return str(profile.get("name") or profile["global_name"])
 
 
 class Signing:
@@ -142,8 +184,12 @@ __all__ = [
     "SIGN_INS",
     "USERS",
     "Signing",
+    "WayIn",
     "moved",
+    "name_of",
     "said",
     "sent_back",
     "signing",
+    "standing_at",
+    "way_in",
 ]

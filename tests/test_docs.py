@@ -431,6 +431,7 @@ SCENARIOS: dict[str, list[Step]] = {
         call("order", article="hat", gives="3 times hat ordered."),
     ],
     "replay": [call("order", matches=r"Ordered \d{4}\.")],
+    "server_options": [call("search", title="temp", gives=["The Tempest"])],
     "readme": [call("days_between", start="2026-01-01", end="2026-03-01", gives=59)],
     "tools": [
         call("place_order", article="hat", pieces=2, gives={"article": "hat", "size": "M", "total": 19.0}),

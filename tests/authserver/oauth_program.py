@@ -1,7 +1,8 @@
 """The reference server behind its own authorization server: `python oauth_program.py --port N`.
 
-Every request needs `reference:use`. Two more tools need a scope each that no client asks for at first. A POST to
-`/later` lets all access tokens end.
+Users sign in with a password; or, with `--row github --provider URL`, at the identity provider there. Every request
+needs `reference:use`. Two more tools need a scope each that no client asks for at first. A POST to `/later` lets all
+access tokens end.
 What the server says is judged; if anything was malformed, that is on stderr, and the exit code is 1.
 """
 
@@ -9,14 +10,16 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from authserver_stage import UncachedVerifier
 from dovetail import Context, RouteRequest, Server, reference
 from dovetail.auth import Auth
-from dovetail.authserver import AuthServer, Passwords, hash_password
+from dovetail.authserver import AuthServer, Passwords, SignIn, hash_password
+from identity_provider import IdentityProvider
 from official import judge_this_process
+from provider_stage import SIGN_INS, name_of, standing_at
 
 USER, PASSWORD = "ann", "correct horse battery"
 ACCESS_SECONDS = 600
@@ -34,38 +37,26 @@ class Clock:
 CLOCK = Clock()
 
 
-class UncachedVerifier:
-    """A verifier that wants to be asked about every request."""
-
-    cache_seconds = 0.0
-    binds_keys = False
-
-    def __init__(self, verifier: Any) -> None:
-        self.issuer, self.resource, self.verify = verifier.issuer, verifier.resource, verifier.verify
-        self._verifier = verifier
-
-    def for_app(self, state: Any) -> "UncachedVerifier":
-        return UncachedVerifier(self._verifier.for_app(state))
-
-    async def close(self) -> None:
-        await self._verifier.close()
-
-
-def authorization_server(origin: str) -> AuthServer:
+def authorization_server(origin: str, sign_in: Passwords | SignIn) -> AuthServer:
     return AuthServer(
         origin,
         resource=f"{origin}/mcp",
-        sign_in=Passwords({USER: hash_password(PASSWORD, cost=16)}),
+        sign_in=sign_in,
         scopes=MEANINGS,
         access_seconds=ACCESS_SECONDS,
         clock=CLOCK,
     )
 
 
-def protected(auth_server: AuthServer) -> Server:
-    """All that the reference server has, and two tools with scopes of their own."""
-    auth = Auth(UncachedVerifier(auth_server.verifier()), public_url=auth_server.resource, scopes=[MAY_USE])
+def protected(auth_server: AuthServer, at: IdentityProvider | None) -> Server:
+    """All that the reference server has, a tool that asks the identity provider, and two with scopes of their own."""
+    auth = Auth(UncachedVerifier(auth_server), public_url=auth_server.resource, scopes=[MAY_USE])
     server = reference.create_server(auth=auth)
+
+    @server.tool
+    async def ask_provider(ctx: Context) -> str:
+        """Ask the identity provider for the name of the caller."""
+        return "nobody" if at is None else await name_of(at, await ctx.upstream_token())
 
     @server.tool(scopes=[MAY_READ])
     def read_note(ctx: Context) -> str:
@@ -90,8 +81,12 @@ def protected(auth_server: AuthServer) -> Server:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--row", choices=SIGN_INS)
+    parser.add_argument("--provider", default="")
     options = parser.parse_args()
     watch = judge_this_process()
-    beside = authorization_server(f"http://127.0.0.1:{options.port}")
-    protected(beside).run(transport="http", port=options.port, routes=beside.routes())
+    at = None if options.row is None else standing_at(options.row, options.provider)
+    sign_in = Passwords({USER: hash_password(PASSWORD, cost=16)}) if at is None else SIGN_INS[options.row](at, {})
+    beside = authorization_server(f"http://127.0.0.1:{options.port}", sign_in)
+    protected(beside, at).run(transport="http", port=options.port, routes=beside.routes())
     sys.exit(1 if watch is not None and any(witness.problems for witness in watch) else 0)

@@ -265,8 +265,8 @@ async def test_a_form_counts_only_from_the_browser_that_was_asked(stage: Stage) 
         assert (reply.status, "location" in reply.headers) == (403, False)
     for wrong in (None, "", "nonsense", "A" * 5000):
         assert (await answer_without(browser, page, form=wrong)).status == 403
-    assert (await answer_without(browser, page, answer=None)).status == 400
-    assert (await answer_without(browser, page, answer="ALLOW")).status == 400
+    assert (await answer_without(browser, page, answer=None)).status == 403
+    assert (await answer_without(browser, page, answer="ALLOW")).status == 403
     assert "code" in (await browser.sign_in(page)).sent_to
 
 
@@ -275,7 +275,7 @@ async def test_a_form_counts_only_from_the_browser_that_was_asked(stage: Stage) 
 async def test_a_question_is_answered_once_and_soon(stage: Stage, browser: Browser, program: Program) -> None:
     page = await browser.open(program.url())
     assert "code" in (await browser.sign_in(page)).sent_to
-    assert (await browser.sign_in(page)).status == 400
+    assert (await browser.sign_in(page)).status == 403
     late = await browser.open(program.url())
     stage.clock.now += 601
     assert (await browser.sign_in(late)).status == 403

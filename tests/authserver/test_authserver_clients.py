@@ -205,7 +205,7 @@ async def test_client_credentials_by_signature_and_each_once() -> None:
     stage = Stage(clients=[ROBOT])
     assertion = signed(stage)
     reply = await by_assertion(stage, assertion)
-    principal = await stage.server.verifier().verify(reply.json["access_token"])
+    principal = await stage.server.verify(reply.json["access_token"])
     assert principal is not None
     assert (principal.subject, principal.client, principal.scopes) == (None, "robot", {"notes:read"})
     assert (await by_assertion(stage, assertion)).json["error"] == "invalid_client"

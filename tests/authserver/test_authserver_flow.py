@@ -114,7 +114,7 @@ async def test_a_user_allows_a_program(stage: Stage, program: Program, browser: 
     assert claims["aud"] == RESOURCE
     assert claims["iss"] == ISSUER
     assert (claims["sub"], claims["client_id"], claims["exp"] - claims["iat"]) == ("ann", "app", 600)
-    principal = await stage.server.verifier().verify(tokens["access_token"])
+    principal = await stage.server.verify(tokens["access_token"])
     assert principal is not None
     assert (principal.subject, principal.client, principal.issuer) == ("ann", "app", ISSUER)
     assert principal.scopes == {"notes:read"}
@@ -215,7 +215,7 @@ async def test_client_credentials_by_secret(way: str, stage: Stage) -> None:
         reply = await stage.token(client_id="ci", client_secret=SECRET, **form)
     assert reply.json["scope"] == "notes:read"
     assert "refresh_token" not in reply.json
-    principal = await stage.server.verifier().verify(reply.json["access_token"])
+    principal = await stage.server.verify(reply.json["access_token"])
     assert principal is not None
     assert (principal.subject, principal.client) == (None, "ci")
 
@@ -312,7 +312,7 @@ async def test_scopes_that_were_taken_away_do_not_come_back(fewer: dict[str, Any
     code_of.stage = narrowed
     for answer in (refreshed, (await code_of.redeem(code)).json):
         assert answer["scope"] == "notes:read"
-        principal = await narrowed.server.verifier().verify(answer["access_token"])
+        principal = await narrowed.server.verify(answer["access_token"])
         assert principal is not None
         assert principal.scopes == {"notes:read"}
 

@@ -73,12 +73,17 @@ PLACES: dict[str, tuple[str, Callable[[AuthServer], Any]]] = {
     "Auth": ("/notes", lambda auth: notes(Auth(auth, scopes=["notes:read"])).asgi(path="/notes/mcp")),
     "list": ("/notes", lambda auth: notes([unknown, auth]).asgi(path="/notes/mcp")),
     "routes=": ("/notes", lambda auth: notes(auth).asgi(path="/notes/mcp", routes=auth.routes())),
-    "verifier": ("/notes", lambda auth: notes(auth.verifier()).asgi(path="/notes/mcp", routes=auth.routes())),
+    "function": ("/notes", lambda auth: notes(by_function(auth)).asgi(path="/notes/mcp", routes=auth.routes())),
     "mounted": ("/notes", lambda auth: mounted(notes(auth))),
     "mount_on": ("/notes", lambda auth: mounted_on(notes(auth), "/notes")),
     "the endpoint is mounted": ("/notes/mcp", lambda auth: mounted_on(notes(auth), "/notes/mcp")),
     "behind a proxy": ("/notes", lambda auth: behind_a_proxy(notes(auth))),
 }
+
+
+def by_function(auth_server: AuthServer) -> Auth:
+    """Its pages are not served by this."""
+    return Auth(auth_server.verify, authorization_servers=[auth_server.issuer], public_url=auth_server.resource)
 
 
 async def unknown(token: str) -> Principal | None:

@@ -1,7 +1,8 @@
 """An authorization server beside several workers: whichever answers, a token is good at all of them, or at none."""
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import pytest
 
 import stores
 from authserver_stage import CLIENTS, ISSUER, RESOURCE, SCOPES, SECRET, USERS, Browser, Program, Reply, Stage, basic
-from dovetail import Server
+from dovetail import Context, Server
 from dovetail.auth import Jwt, VerifierUnavailable
 from dovetail.authserver import AuthServer, Passwords
-from http_wire import HttpWire
+from http_wire import HttpExchange, HttpWire, text_of
+from provider_stage import SIGN_INS, Signing, signing
 from remote_state import RemoteState
 
 CREDENTIALS = {"grant_type": "client_credentials"}
@@ -135,13 +137,13 @@ async def test_two_apps_with_one_authorization_server_do_not_know_each_other(url
 
 async def test_a_key_of_before_gives_way_to_that_of_the_fleet(sqlite: str) -> None:
     here = beside()
-    assert await here.verifier().verify("too.early.token") is None
+    assert await here.verify("too.early.token") is None
     async with worker(sqlite, beside()) as second, worker(sqlite, here) as first:
         assert await first.may_call(await second.own_token())
 
 
 async def test_a_memory_of_its_own_in_a_fleet_is_reported(sqlite: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with started(notes(Stage().server.verifier()).asgi(state=sqlite)):
+    async with started(notes(Stage().server).asgi(state=sqlite)):
         assert "AuthServer: state=" in caplog.text
 
 
@@ -154,7 +156,7 @@ async def test_other_servers_take_its_tokens_by_the_published_key(stage: Stage) 
     token = (await Program(stage).tokens())["access_token"]
     principal = await Jwt(ISSUER, RESOURCE, jwks=keys).verify(token)
     assert principal is not None
-    own = await stage.server.verifier().verify(token)
+    own = await stage.server.verify(token)
     assert own is not None
     assert (principal.subject, principal.client, principal.scopes) == ("ann", "app", {"notes:read"})
     assert principal.key == own.key, "the same caller, at every worker that verifies the token"
@@ -167,7 +169,75 @@ async def test_a_store_that_does_not_answer_refuses_no_caller_for_good() -> None
     token = (await Program(stage).tokens())["access_token"]
     state.break_down()
     with pytest.raises(VerifierUnavailable):
-        await stage.server.verifier().verify(token)
+        await stage.server.verify(token)
     registered = {"client_id": "dcr-x", "grant_type": "authorization_code"}
     assert (await stage.token(**registered)).json["error"] == "temporarily_unavailable"
     assert (await Browser(stage).open(Program(stage, "dcr-x").url())).status == 503
+
+
+# ── what a provider gives once ──
+
+
+class WritableState(RemoteState):
+    remote = (*RemoteState.remote, "put")
+
+
+@asynccontextmanager
+async def refreshing(state: RemoteState) -> AsyncIterator[tuple[Signing, Any, HttpExchange]]:
+    """An app, and a call for which the provider is refreshing a token; it takes each refresh token once."""
+    async with signing("auth0", stage={"state": state, "access_seconds": 100_000}) as here:
+        server = Server("notes", auth=here.stage.server)
+
+        @server.tool
+        async def upstream_token(ctx: Context) -> str:
+            return await ctx.upstream_token()
+
+        bearer = {"authorization": f"Bearer {(await here.tokens())['access_token']}"}
+        here.stage.clock.now += 86_400
+        here.at.failures["refresh"] = "slow"
+        async with started(server.asgi(state=state)) as worker:
+            call = HttpWire(worker.app, headers=bearer).start_call("upstream_token")
+            await until(lambda: here.at.refreshes)
+            yield here, worker.app, call
+
+
+async def until(is_so: Callable[[], Any]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def token_elsewhere(here: Signing, call: HttpExchange) -> str:
+    """The token that the caller gets from another worker."""
+    beside = Stage(clock=here.stage.clock, sign_in=SIGN_INS["auth0"](here.at, {}), state=here.stage.state)
+    verifier = beside.server
+    principal = await verifier.verify(dict(call.scope["headers"])[b"authorization"].decode().removeprefix("Bearer "))
+    assert principal is not None
+    return str(await verifier.upstream_token(principal, here.stage.state))  # type: ignore[attr-defined]
+
+
+async def test_a_refreshed_token_is_stored_even_if_the_store_is_away_for_a_moment() -> None:
+    state = WritableState()
+    async with refreshing(state) as (here, _, call):
+        state.break_down()
+        known = state.calls["put"]
+        here.at.go.set()
+        await until(lambda: state.calls["put"] > known)
+        state.error = None
+        token = text_of((await call.done()).answer)
+        assert here.at.is_good(token)
+        assert await token_elsewhere(here, call) == token
+        assert here.at.refreshes == 1
+
+
+async def test_a_worker_that_ends_waits_for_a_refresh_even_if_its_caller_has_left() -> None:
+    async with refreshing(RemoteState()) as (here, app, call):
+        call.leave()
+        ending = asyncio.create_task(app.drain(10))
+        await asyncio.wait({ending}, timeout=0.2)
+        assert call.ended
+        assert not ending.done(), "what the provider gives now would be lost with this process"
+        here.at.go.set()
+        await ending
+        assert here.at.is_good(await token_elsewhere(here, call))
+        assert here.at.refreshes == 1

@@ -275,6 +275,13 @@ async def test_a_lifetime_that_is_none_asks_for_no_refresh(odd: Any) -> None:
         assert here.at.refreshes == 0
 
 
+async def test_a_lifetime_that_is_too_large_for_a_clock_is_none() -> None:
+    async with signing("keycloak") as here:
+        here.at.lies = {"huge expires_in"}
+        tokens = await here.tokens()
+        assert (await here.program.refresh(tokens["refresh_token"])).status == 200
+
+
 @pytest.mark.parametrize("row", REFRESHED)
 async def test_a_refusal_upstream_ends_the_grant(row: str, caplog: pytest.LogCaptureFixture) -> None:
     async with signing(row) as here:
@@ -291,6 +298,36 @@ async def test_a_refusal_upstream_ends_the_grant(row: str, caplog: pytest.LogCap
         assert await here.tokens(), "the user may sign in again"
 
 
+async def test_a_user_whom_a_rule_of_the_provider_denies_is_refused_and_their_grant_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Actions of Auth0 run at refreshes, too."""
+    caplog.set_level(logging.INFO, "dovetail")
+    async with signing("auth0") as here:
+        tokens = await here.tokens()
+        here.at.kind = here.at.kind._replace(bad_refresh=("access_denied", "Not in the office any more"))
+        here.at.revoke("ann")
+        here.stage.clock.now += 86_401
+        refused = await here.program.refresh(tokens["refresh_token"])
+        assert (refused.status, refused.json["error"]) == (400, "invalid_grant")
+        assert not await here.stage.may_call(tokens["access_token"])
+        assert "refuses a user or a code with 'access_denied'" in said(caplog)
+
+
+async def test_who_has_no_verified_address_at_github_is_refused_without_blaming_the_server(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "dovetail")
+    async with signing("github") as here:
+        here.at.kind = here.at.kind._replace(bad_code=("unverified_user_email", "The user must have one."))
+        browser = Browser(here.stage)
+        sent = await browser.answer(await browser.open(here.program.url()))
+        callback = await visit(sent.headers["location"])
+        here.at.revoke("ann")
+        here.refused(await browser.come_back(callback), 400, "access_denied", "did not accept this sign-in")
+        assert "'unverified_user_email'" in said(caplog)
+
+
 @pytest.mark.parametrize("row", ["github", "github enterprise"])
 async def test_a_token_that_never_expires_is_checked_at_each_renewal(row: str) -> None:
     async with signing(row) as here:
@@ -302,6 +339,33 @@ async def test_a_token_that_never_expires_is_checked_at_each_renewal(row: str) -
         refused = await here.program.refresh(tokens["refresh_token"])
         assert (refused.status, refused.json["error"]) == (400, "invalid_grant")
         assert not await here.stage.may_call(tokens["access_token"])
+
+
+async def test_a_token_that_can_not_be_refreshed_ends_the_grant_with_it() -> None:
+    """The provider can't be asked any more: a user who was locked out there would stay for a month."""
+    async with signing("oidc") as here:
+        tokens = await here.tokens()
+        tokens = (await here.program.refresh(tokens["refresh_token"])).json
+        assert await here.stage.may_call(tokens["access_token"])
+        here.stage.clock.now += here.at.expires_in + 1
+        refused = await here.program.refresh(tokens["refresh_token"])
+        assert (refused.status, refused.json["error"]) == (400, "invalid_grant")
+        assert "can't be refreshed" in refused.json["error_description"]
+        assert not await here.stage.may_call(tokens["access_token"])
+        assert await here.tokens()
+
+
+@pytest.mark.parametrize("has_profile", [True, False])
+async def test_a_user_of_openid_connect_whose_token_has_no_end_is_asked_for_at_the_profile(has_profile: bool) -> None:
+    async with signing("oidc") as here:
+        here.at.expires_in = None
+        if not has_profile:
+            here.at.kind = here.at.kind._replace(metadata={"userinfo_endpoint": None})
+        tokens = await here.tokens()
+        tokens = (await here.program.refresh(tokens["refresh_token"])).json
+        here.at.revoke("ann")
+        refused = await here.program.refresh(tokens["refresh_token"])
+        assert refused.status == (400 if has_profile else 200), "there is nothing else to ask"
 
 
 TROUBLE = [("keycloak", "refresh", how) for how in ("down", "html 500", "html 200", "busy", "json 500", "huge")]

@@ -59,6 +59,7 @@ async def refuses(here: Signing, page: tuple[int, str, str], caplog: pytest.LogC
     here.keeps_secrets(caplog.text)
 
 
+@pytest.mark.rule("SEC-6")
 @pytest.mark.parametrize(("lie", "cause"), LIES.items())
 async def test_a_lie_signs_nobody_in(lie: str, cause: str, caplog: pytest.LogCaptureFixture) -> None:
     async with signing() as here:

@@ -1,11 +1,16 @@
-"""Official clients and the official suite: each finds its own way to a token, renews it, and comes back for more."""
+"""Official clients and the official suite: each finds its own way to a token, renews it, comes back for more, and goes.
+
+Users have passwords, or sign in at an identity provider, which says yes at once.
+"""
 
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import aiohttp
@@ -16,18 +21,20 @@ from mcp import ClientSession
 from mcp.client.auth import OAuthClientProvider
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from oauth_program import MAY_READ, MAY_USE, MAY_WRITE, PASSWORD, USER
-from server_process import OWN_GROUP, serving
+from server_process import OWN_GROUP, Serving, serving
 
 import nodejs
 import stores
-from authserver_stage import SCOPES, USERS, say_yes, served
+from authserver_stage import SCOPES, payload, say_yes, served
 from dovetail import Server
-from dovetail.authserver import AuthServer, OAuthClient, Passwords
+from dovetail.authserver import AuthServer, OAuthClient
+from provider_stage import WayIn, way_in
 from sdk import HttpTalk, only_text
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parent / "oauth_program.py"
+IDENTITY_PROVIDER = PROGRAM.parent.parent / "identity_provider.py"
 CALLBACK = "http://127.0.0.1:9/callback"  # no server there: the browser of the tests only looks where it is sent
 METADATA = {
     "client_name": "The official client",
@@ -36,24 +43,96 @@ METADATA = {
     "response_types": ["code"],
     "token_endpoint_auth_method": "none",
 }
-
-
+# How users sign in, and who ann is then
+SUBJECTS = {
+    "passwords": USER,
+    "github": "github:583231",
+    "keycloak": "keycloak:00000000-0000-4000-8000-000000583231",
+}
+EACH_WAY = pytest.mark.parametrize("protected", SUBJECTS, indirect=True)
+BOTH_ERAS = pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 PRM, METADATA_PATH = "/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-authorization-server"
-OPEN_TOOLS = ["calculate", "roll_dice", "tell_fortune"]
+OPEN_TOOLS = ["calculate", "roll_dice", "tell_fortune", "ask_provider"]
 REFUSED, FORBIDDEN, ANSWERED = (("POST", "/mcp", status) for status in (401, 403, 200))
-GRANTED, REGISTERED = ("POST", "/token", 200), ("POST", "/register", 201)
+GRANTED, GRANT_OVER, REGISTERED = ("POST", "/token", 200), ("POST", "/token", 400), ("POST", "/register", 201)
 DISCOVERY = [("GET", PRM, 200), ("GET", METADATA_PATH, 200)]
 ASKED_FOR = [{MAY_USE}, {MAY_USE, MAY_READ}, {MAY_USE, MAY_READ, MAY_WRITE}]
 SUM = {"operation": "add", "a": 2, "b": 3}
 
 
+class Protected(NamedTuple):
+    """A server behind its own authorization server."""
+
+    origin: str
+    row: str
+    provider: str  # the origin of the identity provider; empty if users have passwords
+
+    @property
+    def subject(self) -> str:
+        return SUBJECTS[self.row]
+
+    @property
+    def name(self) -> str:
+        """Whom tools meet that act for the user at the provider."""
+        return "Ann Arbor" if self.provider else "nobody"
+
+    def let_tokens_end(self) -> None:
+        assert _post(f"{self.origin}/later").status_code == 200
+
+    def sign_out(self, client_id: str, tokens: OAuthToken) -> None:
+        """Revoke the tokens of a client, for which official clients have no call; after that they are not good."""
+        assert tokens.refresh_token is not None
+        assert _post(f"{self.origin}/revoke", token=tokens.refresh_token, client_id=client_id).status_code == 200
+        authorization = {"Authorization": f"Bearer {tokens.access_token}"}
+        call = httpx2.post(f"{self.origin}/mcp", headers=authorization, json={}, trust_env=False)
+        assert (call.status_code, 'error="invalid_token"' in call.headers["www-authenticate"]) == (401, True)
+        form = {"grant_type": "refresh_token", "refresh_token": tokens.refresh_token, "client_id": client_id}
+        refused = _post(f"{self.origin}/token", **form)
+        assert (refused.status_code, refused.json()["error"]) == (400, "invalid_grant")
+
+    def seen(self) -> Counter[str]:
+        """What the identity provider was asked for so far."""
+        return Counter(self._seen()["asked"]) if self.provider else Counter()
+
+    def check_visits(self, before: Counter[str], *, visits: int, refreshes: int) -> None:
+        """Check how often the user was at the provider since then, and how often its tokens were refreshed."""
+        if self.provider:
+            found = self.seen() - before
+            refreshes = 0 if self.row == "github" else refreshes  # tokens of OAuth apps never expire
+            assert (found["authorize"], found["token"], found["refresh"]) == (visits, visits, refreshes)
+
+    def check_secrets(self, access_tokens: Iterable[str]) -> None:
+        """Check that none of the tokens that clients got is one of the provider, or holds one."""
+        if self.provider:
+            held = str([(token, payload(token)) for token in access_tokens])
+            assert not any(token in held for token in self._seen()["access_tokens"])
+
+    def _seen(self) -> dict[str, Any]:
+        return httpx2.get(f"{self.provider}/_seen", trust_env=False).json()  # type: ignore[no-any-return]
+
+
+def _post(url: str, **form: str) -> httpx2.Response:
+    return httpx2.post(url, data=form, trust_env=False)
+
+
 @pytest.fixture(scope="module")
-def protected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The origin of a server in a process of its own, which has nothing to complain about."""
-    log = tmp_path_factory.mktemp("oauth") / "server.log"
-    with serving([str(PROGRAM)], log) as process:
-        yield process.origin
-    assert not process.complaints, log.read_text()
+def protected(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Protected]:
+    """A server and an identity provider, each in a process of its own, which have nothing to complain about."""
+    row, folder = request.param, tmp_path_factory.mktemp("oauth")
+    with ExitStack() as stack:
+        processes: list[Serving] = []
+        if row != "passwords":
+            program = [str(IDENTITY_PROVIDER), "--kind", row]
+            processes.append(stack.enter_context(serving(program, folder / "provider.log")))
+        provider = "".join(process.origin for process in processes)
+        program = [str(PROGRAM), *(["--row", row, "--provider", provider] if provider else [])]
+        processes.append(stack.enter_context(serving(program, folder / "server.log")))
+        origin = processes[-1].origin
+        if provider:
+            httpx2.post(f"{provider}/_set", json={"redirect_uri": f"{origin}/callback"}, trust_env=False)
+        yield Protected(origin, row, provider)
+    for process in processes:
+        assert not process.complaints, (folder / "server.log").read_text()
 
 
 def check_requests(visited: list[dict[str, str]], origin: str) -> None:
@@ -147,44 +226,62 @@ async def tools(session: ClientSession) -> list[str]:
     return sorted(tool.name for tool in (await session.list_tools()).tools)
 
 
-@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+@EACH_WAY
+@BOTH_ERAS
 @pytest.mark.rule("AUTH-1", "AUTH-2", "AUTH-4", "AUTH-5", "AUTH-6", "AUTH-11", "AUTH-12")
-async def test_the_whole_way_in_python(protected: str, revision: str) -> None:
-    """Finds out, registers, signs in, calls, renews its token, and comes back for more, twice."""
-    talk = ProtectedTalk(protected)
+async def test_the_whole_way_in_python(protected: Protected, revision: str) -> None:
+    """Finds out, registers, signs in, calls, renews its token, comes back for more, twice, and signs out."""
+    talk, seen = ProtectedTalk(protected.origin), protected.seen()
     async with talk(revision) as session:
         assert session.protocol_version == revision
         assert talk.steps()[:6] == [REFUSED, *DISCOVERY, REGISTERED, GRANTED, ANSWERED]
         assert '"result":5' in (await talk.part(session))[0]
-        assert await tools(session) == OPEN_TOOLS
+        assert await tools(session) == sorted(OPEN_TOOLS)
+        protected.let_tokens_end()
         talk.let_the_token_end()
         text, steps = await talk.part(session)
         assert ('"result":5' in text, steps[-1], FORBIDDEN in steps) == (True, ANSWERED, False)
         assert [form["grant_type"] for form in talk.forms] == ["authorization_code", "refresh_token"]
         for tool, arguments, said in (
-            ("read_note", {}, f"the note of {USER}"),
-            ("write_note", {"text": "hello"}, f"{USER} wrote hello"),
+            ("read_note", {}, f"the note of {protected.subject}"),
+            ("write_note", {"text": "hello"}, f"{protected.subject} wrote hello"),
         ):
             text, steps = await talk.part(session, tool, **arguments)
             assert (text, steps[steps.index(FORBIDDEN) :][:3]) == (said, [FORBIDDEN, GRANTED, ANSWERED])
         assert await tools(session) == sorted([*OPEN_TOOLS, "read_note", "write_note"])
-    assert talk.storage.client is not None
-    check_requests(talk.visited, protected)
+        check_requests(talk.visited, protected.origin)
+        check_challenges(talk.challenges, f"{protected.origin}{PRM}")
+        protected.let_tokens_end()
+        talk.let_the_token_end()
+        text, steps = await talk.part(session, "write_note", text="more")
+        assert (text, FORBIDDEN in steps) == (f"{protected.subject} wrote more", False)
+        assert set((talk.storage.tokens[-1].scope or "").split()) == ASKED_FOR[-1], "all that it had before"
+        assert (await talk.part(session, "ask_provider"))[0] == protected.name
+        assert talk.storage.client is not None
+        protected.sign_out(talk.storage.client.client_id, talk.storage.tokens[-1])
+        noted = len(talk.asked)
+        assert '"result":5' in (await talk.part(session))[0]
+        after = [(*asked[:2], asked.status) for asked in talk.asked[noted:]]
+        assert after[0][1:] == ("/mcp", 401), "of the call, or of the stream that an older client opens again"
+        assert [step for step in after if step[1] != "/mcp"] == [*DISCOVERY, GRANTED], "as the same client"
+        assert set(talk.visited[-1]["scope"].split()) == ASKED_FOR[0], "a new consent, which begins with little"
+    protected.check_visits(seen, visits=4, refreshes=2)
+    protected.check_secrets(each.access_token for each in talk.storage.tokens)
     by_code = [form for form in talk.forms if form["grant_type"] == "authorization_code"]
     assert len(by_code) == len(talk.visited)
     for form in by_code:
-        assert form["resource"] == f"{protected}/mcp"
+        assert form["resource"] == f"{protected.origin}/mcp"
         assert form["code_verifier"]
     for kind in ("access_token", "refresh_token"):
         assert len({getattr(each, kind) for each in talk.storage.tokens}) == len(talk.storage.tokens), "each is another"
-    check_challenges(talk.challenges, f"{protected}{PRM}")
 
 
+@EACH_WAY
 @pytest.mark.parametrize(
     ("wanted", "given"), [(None, "client_secret_basic"), ("client_secret_post", "client_secret_post")]
 )
-async def test_a_client_with_a_secret(protected: str, wanted: str | None, given: str) -> None:
-    talk = ProtectedTalk(protected, token_endpoint_auth_method=wanted)
+async def test_a_client_with_a_secret(protected: Protected, wanted: str | None, given: str) -> None:
+    talk = ProtectedTalk(protected.origin, token_endpoint_auth_method=wanted)
     async with talk("2026-07-28") as session:
         assert '"result":5' in (await talk.part(session))[0]
     assert talk.storage.client is not None
@@ -203,12 +300,14 @@ def noted(*steps: tuple[Any, ...]) -> list[list[Any]]:
 BY_CODE, BY_REFRESH = ([*GRANTED, grant] for grant in ("authorization_code", "refresh_token"))
 
 
-@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+@EACH_WAY
+@BOTH_ERAS
 @pytest.mark.rule("AUTH-1", "AUTH-2", "AUTH-4", "AUTH-5", "AUTH-6", "AUTH-11", "AUTH-12")
-def test_the_whole_way_in_typescript(protected: str, revision: str) -> None:
+def test_the_whole_way_in_typescript(protected: Protected, revision: str) -> None:
     nodejs.demand()
-    given = (revision, USER, PASSWORD, f"{protected}/later", json.dumps(METADATA))
-    said = nodejs.run("oauth.mjs", f"{protected}/mcp", *given)
+    seen = protected.seen()
+    given = (revision, USER, PASSWORD, f"{protected.origin}/later", json.dumps(METADATA))
+    said = nodejs.run("oauth.mjs", f"{protected.origin}/mcp", *given)
     assert said["negotiated"] == revision
     begun = noted(REFUSED, *DISCOVERY, REGISTERED)
     assert said["first"]["steps"][: len(begun) + 2] == [*begun, BY_CODE, *noted(ANSWERED)]
@@ -216,24 +315,35 @@ def test_the_whole_way_in_typescript(protected: str, revision: str) -> None:
     assert said["first"]["tools"] == OPEN_TOOLS
     assert said["renewed"]["steps"] == [*noted(REFUSED), BY_REFRESH, *noted(ANSWERED)], "the user was not asked again"
     assert '"result":5' in said["renewed"]["text"]
-    check_step_up(said)
+    check_step_up(said, protected.subject)
     assert ['"result":5' in text for text in said["together"]] == [True] * 3, "calls at once renew the same token"
     challenges = {int(status): challenge for status, challenge in said["challenges"].items()}
-    check_challenges(challenges, f"{protected}{PRM}")
+    check_challenges(challenges, f"{protected.origin}{PRM}")
     without, expired = challenges[401]
     assert ("error=" in without, 'error="invalid_token"' in expired) == (False, True)
-    check_requests(said["visited"], protected)
+    assert said["upstream"] == protected.name
+    *visited, last = said["visited"]
+    check_requests(visited, protected.origin)
+    assert said["again"]["steps"] == [*noted(REFUSED), [*GRANT_OVER, "refresh_token"], BY_CODE, *noted(ANSWERED)]
+    assert '"result":5' in said["again"]["text"]
+    assert set(last["scope"].split()) == ASKED_FOR[0], "a new consent, which begins with little"
+    assert len(said["warnings"]) == 1, "the client says that it has to begin again"
+    assert said["passwords"] == (0 if protected.provider else 4), (
+        "at a loopback issuer no sign-in is remembered: cookies know no ports"
+    )
+    protected.check_visits(seen, visits=4, refreshes=2)
+    protected.check_secrets(each["access_token"] for each in said["tokens"])
 
 
-def check_step_up(said: dict[str, Any]) -> None:
-    for part, text in (("stepUp", f"the note of {USER}"), ("further", f"{USER} wrote hello")):
+def check_step_up(said: dict[str, Any], user: str) -> None:
+    for part, text in (("stepUp", f"the note of {user}"), ("further", f"{user} wrote hello")):
         assert said[part]["text"] == text
         assert said[part]["steps"][:3] == [*noted(FORBIDDEN), BY_CODE, *noted(ANSWERED)]
     assert said["stepUp"]["tools"] == [*OPEN_TOOLS, "read_note"]
     given = [set(tokens["scope"].split()) for tokens in said["tokens"]]
-    assert given == [ASKED_FOR[0], *ASKED_FOR], "the second came by a refresh, which gives no more"
+    assert given[:4] == [ASKED_FOR[0], *ASKED_FOR], "the second came by a refresh, which gives no more"
+    assert all(scopes == ASKED_FOR[-1] for scopes in given[4:-1]), "so did these, which give no less"
     assert len({tokens["refresh_token"] for tokens in said["tokens"]}) == len(given)
-    assert said["passwords"] == 3, "at a loopback issuer no sign-in is remembered: cookies know no ports"
 
 
 # ── the suite's scenarios for authorization servers ──
@@ -242,11 +352,11 @@ TIMEOUT = 60.0
 CLIENT = OAuthClient(id="suite", name="The suite", redirect_uris=["http://127.0.0.1/callback"])
 
 
-def authorization_server(ending: str) -> Callable[[str], Any]:
+def authorization_server(ending: str, way: WayIn) -> Callable[[str], Any]:
     def make(root: str) -> Any:
-        resource = f"{root}/mcp"
+        issuer, resource = root + ending, f"{root}/mcp"
         auth_server = AuthServer(
-            root + ending, resource=resource, sign_in=Passwords(USERS), clients=[CLIENT], scopes=SCOPES
+            issuer, resource=resource, sign_in=way.sign_in(issuer), clients=[CLIENT], scopes=SCOPES
         )
         return Server("notes").asgi(routes=auth_server.routes())
 
@@ -288,11 +398,13 @@ def verdicts(folder: Path) -> list[tuple[str, str]]:
     return sorted((check["id"], check["status"]) for check in checks)
 
 
+@pytest.mark.parametrize("row", SUBJECTS)
 @pytest.mark.parametrize("ending", ["", "/login/"])
-async def test_both_scenarios_pass_without_a_warning(ending: str, tmp_path: Path) -> None:
+async def test_both_scenarios_pass_without_a_warning(ending: str, row: str, tmp_path: Path) -> None:
     nodejs.demand()
-    async with served(authorization_server(ending)) as root:
+    async with way_in(row) as way, served(authorization_server(ending, way)) as root:
         status, written = await run_suite(root + ending, tmp_path)
+        assert way.at is None or way.at.asked.count("token") == 1, "the suite has gone there"
     assert verdicts(tmp_path) == [
         ("authorization-code-grant", "SUCCESS"),
         ("authorization-server-metadata", "SUCCESS"),

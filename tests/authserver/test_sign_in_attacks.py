@@ -28,6 +28,7 @@ from authserver_stage import (
 )  # fmt: skip
 from dovetail.authserver import OAuthClient, Provider, SignIn
 from dovetail.authserver.providers import GITHUB
+from dovetail.authserver.upstream import UpstreamTokens
 from dovetail.errors import SetupError
 from dovetail.state.sqlite import SqliteState
 from identity_provider import IdentityProvider, visit
@@ -111,6 +112,20 @@ async def test_the_consent_that_the_provider_remembers_is_none_for_a_program_tha
         page = await browser.open(Program(stage, known["client_id"], EVIL).url())
         assert (page.status, ASKED in page.text, EVIL in page.text) == (200, True, True)
     assert len(upstream.authorizations) == visits
+
+
+@pytest.mark.rule("AUTH-19", "SEC-1")
+async def test_the_consent_of_a_program_that_no_operator_has_checked_is_asked_for_every_time(
+    stage: Stage, browser: Browser
+) -> None:
+    """Another authorization server, which the user's program has asked, sends the browser on to here, with a challenge
+    of its choice. A program that does not look at `iss` takes our code for that of the other, and gives it to that.
+    """
+    metadata = {"redirect_uris": [CALLBACK], "client_name": "The App", "token_endpoint_auth_method": "none"}
+    program = Program(stage, (await stage.register(**metadata)).json["client_id"])
+    assert await program.code(browser)
+    in_the_middle = await browser.open(program.url(state="of the request to the other"))
+    assert (in_the_middle.status, ASKED in in_the_middle.text) == (200, True)
 
 
 @pytest.mark.rule("AUTH-19", "SEC-1")
@@ -279,6 +294,14 @@ async def test_programs_are_remembered_by_each_server_of_a_host(upstream: Identi
     assert is_sent_to_provider(await browser.open(Program(here).url()), upstream)
 
 
+@pytest.mark.parametrize("answer", ["other", "ALLOW", ""])
+async def test_an_answer_that_the_page_does_not_offer_leads_nowhere(
+    answer: str, browser: Browser, program: Program
+) -> None:
+    """Another user, say, is for pages with passwords."""
+    assert is_dead_end(await browser.answer(await browser.open(program.url()), answer), 403)
+
+
 # ── redirects ──
 
 
@@ -399,6 +422,12 @@ async def test_what_the_provider_gives_is_sealed_in_the_store_and_reaches_no_bro
         for person in ("Ann Arbor", "ann@example.com", "583231"):
             assert person.encode() not in held
         await state.close()
+
+
+def test_no_record_shows_its_tokens_where_variables_are_printed() -> None:
+    """As asyncio's debug mode does with the result of a task, and monitoring with the variables of a traceback."""
+    tokens = UpstreamTokens(until=1.0, access_token="at-1", refresh_token="rt-1", fresh_until=None)
+    assert not any(secret in f"{tokens!r} {[tokens]}" for secret in ("at-1", "rt-1"))
 
 
 @pytest.mark.parametrize("row", ["github enterprise", "keycloak"])
@@ -552,7 +581,7 @@ async def test_only_true_lets_in(
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize(
     ("answer", "status"),
-    [([], 403), ((), 403), (["else"], 403), (None, 500), ("notes:read", 500), (7, 500), ([[]], 500), (TOO_BAD, 500)],
+    [([], 403), ((), 403), (["else"], 403), (None, 500), ("not a scope", 500), (7, 500), ([[]], 500), (TOO_BAD, 500)],
 )
 async def test_scopes_for_gives_no_more_than_it_says(kind: str, answer: Any, status: int) -> None:
     async with signing("keycloak", scopes_for=function_of(kind, answer)) as here:
@@ -560,7 +589,7 @@ async def test_scopes_for_gives_no_more_than_it_says(kind: str, answer: Any, sta
         assert page.status == status
         assert sent_back(page)["error"] == ("access_denied" if status == 403 else "server_error")
         here.keeps_secrets(page.text)
-    for enough in (["notes:read"], {"notes:read", "more"}, iter(["notes:read"])):
+    for enough in (["notes:read"], {"notes:read", "more"}, iter(["notes:read"]), "notes:read"):
         async with signing("keycloak", scopes_for=function_of(kind, enough)) as here:
             assert (await here.tokens())["scope"] == "notes:read"
 
@@ -578,14 +607,13 @@ OWN = {"name": "Own", "key": "own"}
 AT = {"authorization_endpoint": "https://a.example/a", "token_endpoint": "https://a.example/t"}
 WRONG: list[tuple[Any, str]] = [
     (lambda: SignIn("github", *KEYS), "a Provider"),
-    (lambda: SignIn.github("", "secret"), "client_id is empty"),
-    (lambda: SignIn.github("id", "  "), "client_secret is empty"),
-    (lambda: SignIn.github(None, "secret"), "client_id is"),
-    (lambda: SignIn.discord(1234567890, "secret"), "client_id is"),
-    (lambda: SignIn.github(*KEYS, alow={"organizations": ["acme"]}), "alow"),
-    (lambda: SignIn.github(*KEYS, scopes="repo"), "write a list"),
-    (lambda: SignIn.github(*KEYS, scopes=5), "write a list"),
-    (lambda: SignIn.github(*KEYS, scopes=[5]), "write a list"),
+    (lambda: SignIn.github("", "secret"), "client_id= is empty"),
+    (lambda: SignIn.github("id", "  "), "client_secret= is empty"),
+    (lambda: SignIn.github(None, "secret"), "client_id= is empty"),
+    (lambda: SignIn.discord(1234567890, "secret"), "client_id= is empty"),
+    (lambda: SignIn.github(*KEYS, scopes=5), "scopes=5 is not possible"),
+    (lambda: SignIn.github(*KEYS, scopes=[5]), "5 can't be a scope"),
+    (lambda: SignIn.github(*KEYS, scopes="repo gist"), "'repo gist' can't be a scope"),
     (lambda: SignIn.github(*KEYS, scopes_for=["notes:read"]), "a function of the claims"),
     (lambda: SignIn.github(*KEYS, allow=[]), "allow=[]"),
     (lambda: SignIn.github(*KEYS, allow="acme"), "allow='acme'"),
@@ -599,13 +627,31 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: SignIn.google(*KEYS, allow={"organizations": ["acme"]}), "Google tells no organizations"),
     (lambda: SignIn.oidc("http://id.example.com", *KEYS), "not https"),
     (lambda: SignIn.oidc("id.example.com", *KEYS), "whole URL"),
-    (lambda: SignIn.oidc("", *KEYS), ""),
+    (lambda: SignIn.oidc("", *KEYS), "issuer= is empty"),
+    # what os.environ.get() gives for a variable that is not set
+    (lambda: SignIn.oidc(None, *KEYS), "issuer= is empty"),
+    (lambda: SignIn.github(*KEYS, url=None), "url= is empty"),
+    (lambda: SignIn.entra(*KEYS, tenant=None), "tenant= is empty"),
+    (lambda: SignIn.entra(*KEYS, tenant="common", cloud=None), "cloud= is empty"),
+    (lambda: SignIn.auth0(*KEYS, domain=None), "domain= is empty"),
+    (lambda: SignIn.okta(*KEYS, domain=None), "domain= is empty"),
+    (lambda: SignIn.okta(*KEYS, domain="acme.okta.com", server=""), "server= is empty"),
+    (lambda: SignIn.keycloak(*KEYS, url=None, realm="acme"), "url= is empty"),
+    (lambda: SignIn.keycloak(*KEYS, url="https://id.acme.com", realm=None), "realm= is empty"),
+    (lambda: SignIn.cognito(*KEYS, region=None, pool="a"), "region= is empty"),
+    (lambda: SignIn.cognito(*KEYS, region="eu-central-1", pool=None), "pool= is empty"),
+    (lambda: SignIn.workos(*KEYS, domain=None), "domain= is empty"),
     (lambda: SignIn.github(*KEYS, url="http://github.example.com"), "not https"),
-    (lambda: SignIn.auth0(*KEYS, domain=""), "whole URL"),
+    (lambda: SignIn.auth0(*KEYS, domain=""), "domain= is empty"),
     (lambda: SignIn.auth0(*KEYS, domain="acme auth0.com"), "whole URL"),
     (lambda: SignIn.entra(*KEYS, tenant="acme.com"), "write its id, not its domain"),
-    (lambda: SignIn.entra(*KEYS, tenant=""), "write its id"),
+    (lambda: SignIn.entra(*KEYS, tenant=""), "tenant= is empty"),
     (lambda: SignIn(Provider(**OWN), *KEYS), ""),
+    (lambda: SignIn(Provider(**OWN, issuer=ISSUER, subject="account_id"), *KEYS), "$.subject"),  # not ten claims
+    (lambda: SignIn(Provider(**OWN, issuer=ISSUER, subject=()), *KEYS), "$.subject"),  # all users would be one
+    (lambda: SignIn(Provider(**OWN, issuer=ISSUER, scopes="openid email"), *KEYS), "$.scopes"),
+    (lambda: SignIn(Provider(**OWN, issuer=ISSUER, lists=[("a", "b", "c")]), *KEYS), "$.lists"),
+    (lambda: SignIn(Provider(name="Own", key=None, issuer=ISSUER), *KEYS), "$.key"),
     (lambda: SignIn(Provider(**OWN, **AT), *KEYS), ""),  # nothing would say who the user is
     (lambda: SignIn(Provider(**OWN, **AT, userinfo_endpoint="http://a.example/u"), *KEYS), "not https"),
     (lambda: Stage(sign_in=GITHUB), "sign_in= is a Provider"),
@@ -619,6 +665,12 @@ def test_what_can_not_work_is_refused_at_the_start_with_its_fix(make: Any, words
         make()
     assert words in str(refused.value)
     assert KEYS[1] not in str(refused.value)
+
+
+def test_an_option_that_is_misspelled_lets_nobody_in() -> None:
+    more: Any = {"alow": {"organizations": ["acme"]}}
+    with pytest.raises(TypeError, match="alow"):
+        SignIn.github(*KEYS, **more)
 
 
 async def test_there_is_no_callback_where_users_have_passwords() -> None:

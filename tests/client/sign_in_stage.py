@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,11 +11,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import aiohttp
 from scripted import DISCOVERED, Scripted, ScriptedRequest
 
-from authserver_stage import SCOPES, USERS, hidden_fields, say_yes, served
-from dovetail import Server
+from authserver_stage import SCOPES, UncachedVerifier, hidden_fields, say_yes, served
+from dovetail import Context, Server
 from dovetail.auth import Auth
-from dovetail.authserver import AuthServer, Passwords
-from dovetail.client.oauth import OAuth
+from dovetail.authserver import AuthServer
+from dovetail.client.oauth import OAuth, TokenSet
+from provider_stage import WayIn, name_of, way_in
 
 CALLBACK = "http://127.0.0.1:9/callback"
 PRM = "/.well-known/oauth-protected-resource/mcp"
@@ -147,10 +149,13 @@ async def _say_no(url: str) -> str:
 class Notes:
     """The app, and which paths were asked for."""
 
-    def __init__(self, root: str, **options: Any) -> None:
+    def __init__(self, root: str, way: WayIn, *, is_cached: bool = True, **options: Any) -> None:
         url = f"{root}/mcp"
-        self.auth_server = AuthServer(root, resource=url, sign_in=Passwords(USERS), scopes=SCOPES, **options)
-        server = Server("notes", auth=Auth(self.auth_server, scopes=["notes:read"]))
+        self.way = way
+        self.auth_server = AuthServer(root, resource=url, sign_in=way.sign_in(root), scopes=SCOPES, **options)
+        verifier = self.auth_server
+        auth = Auth(verifier if is_cached else UncachedVerifier(verifier), scopes=["notes:read"])
+        server = Server("notes", auth=auth)
 
         @server.tool
         def read() -> str:
@@ -162,7 +167,12 @@ class Notes:
             """Write a note."""
             return text
 
-        self._app = server.asgi(sse=True)
+        @server.tool
+        async def ask_provider(ctx: Context) -> str:
+            """Ask the identity provider for the name of the caller."""
+            return "nobody" if way.at is None else await name_of(way.at, await ctx.upstream_token())
+
+        self._app = server.asgi(sse=True, routes=self.auth_server.routes())
         self.paths: list[str] = []
         self.url = url
 
@@ -170,17 +180,28 @@ class Notes:
         self.paths.append(scope.get("path", ""))
         await self._app(scope, receive, send)
 
+    async def sign_out(self, kept: TokenSet, token: str) -> None:
+        """Revoke the tokens of a client; `token` is one of them."""
+        form = {"token": token, "client_id": kept.client.id}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{self.auth_server.issuer}/revoke", data=form) as answer,
+        ):
+            assert answer.status == 200, await answer.text()
+
     def __getattr__(self, name: str) -> Any:  # to start it, and to drain it
         return getattr(self._app, name)
 
 
 @asynccontextmanager
-async def notes(**options: Any) -> AsyncIterator[Notes]:
+async def notes(row: str = "passwords", **options: Any) -> AsyncIterator[Notes]:
+    """`row` says how users sign in, `is_cached` whether a token is good for a while after it was verified."""
     made: list[Notes] = []
+    async with way_in(row, options.get("clock", time.time)) as way:
 
-    def make(root: str) -> Notes:
-        made.append(Notes(root, **options))
-        return made[0]
+        def make(root: str) -> Notes:
+            made.append(Notes(root, way, **options))
+            return made[0]
 
-    async with served(make):
-        yield made[0]
+        async with served(make):
+            yield made[0]

@@ -12,14 +12,18 @@ from msgspec.structs import replace
 from scripted import ScriptedRequest, until
 from sign_in_stage import METADATA, PRM, Notes, Person, Realm, notes, realm
 
-from authserver_stage import served
+from authserver_stage import payload, served
 from dovetail import Client, Server
 from dovetail.auth import Auth, Principal
 from dovetail.auth.dpop import read_proof
 from dovetail.authserver import OAuthClient
+from dovetail.authserver.auth_store import AuthStore
 from dovetail.client.oauth import ClientCredentials, EnterpriseManaged, JwtBearer, MemoryTokens, OAuth, TokenFile
 from dovetail.client.oauth import client_credentials as machines
 from dovetail.errors import NotSignedIn
+from dovetail.state.memory import MemoryState
+from issuer_stage import Clock
+from provider_stage import SIGN_INS
 
 pytestmark = pytest.mark.usefixtures("tidy")
 MODERN = "2026-07-28"
@@ -34,19 +38,59 @@ def signing_in(person: Person, **options: Any) -> OAuth:
     return OAuth(**{"open_browser": person.open, "client_name": "A test", **options})
 
 
+@pytest.mark.parametrize("row", ["passwords", *SIGN_INS])
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_the_whole_way(revision: str) -> None:
-    person = Person()
-    async with notes() as served, Client(served.url, auth=signing_in(person), protocol_version=revision) as client:
-        assert (await client.call_tool("read")).data == "a note"
-        assert person.scopes == [["notes:read"]]
-        assert (await client.call_tool("write", {"text": "new"})).data == "new"  # which needs more
-        assert person.scopes == [["notes:read"], ["notes:read", "notes:write"]]
-        assert (await client.call_tool("read")).data == "a note"
-        assert served.paths.count("/register") == 1  # both times as the same program
+async def test_the_whole_way(revision: str, row: str) -> None:
+    """Registers, signs in, calls, steps up, renews its token, signs out, and signs in again."""
+    person, tokens, clock = Person(), MemoryTokens(), Clock(time.time())
+    name = "nobody" if row == "passwords" else "Ann Arbor"
+    async with notes(row, is_cached=False, clock=clock) as served:
+        options: dict[str, Any] = {"auth": signing_in(person, tokens=tokens), "protocol_version": revision}
+        async with Client(served.url, **options) as client:
+            assert (await client.call_tool("read")).data == "a note"
+            assert person.scopes == [["notes:read"]]
+            assert (await client.call_tool("write", {"text": "new"})).data == "new"  # which needs more
+            assert person.scopes == [["notes:read"], ["notes:read", "notes:write"]]
+            assert (await client.call_tool("read")).data == "a note"
+            assert (await client.call_tool("ask_provider")).data == name
+        clock.now += 20 * 86_400.0  # longer than any token of a provider is good
+        options["auth"] = signing_in(person, tokens=tokens)  # as if the program had been started again
+        async with Client(served.url, **options) as client:
+            assert (await client.call_tool("ask_provider")).data == name
+            assert (await client.call_tool("write", {"text": "more"})).data == "more"  # it was renewed with all scopes
+            visits = 3 if row == "oidc" else 2  # it gave us no refresh token: for that, one would ask for a scope more
+            assert len(person.asked) == visits
+            (kept,) = tokens.items().values()
+            assert kept.granted == ("notes:read", "notes:write")
+            await served.sign_out(kept, kept.refresh_token)
+            assert (await client.call_tool("write", {"text": "last"})).data == "last"
+            assert person.scopes[visits:] == [["notes:read", "notes:write"]]
+        assert served.paths.count("/register") == 1  # always as the same program
         assert {asked["resource"] for asked in person.asked} == {served.url}
-        assert len({asked["state"] for asked in person.asked}) == 2
+        assert len({asked["state"] for asked in person.asked}) == visits + 1
         assert all("That is all" in page for page in person.pages)
+        if served.way.at is not None:
+            assert served.way.at.asked.count("authorize") == visits + 1
+            refreshes = 0 if row in ("oidc", "github", "github enterprise") else 1
+            assert served.way.at.refreshes == refreshes
+
+
+@pytest.mark.parametrize("name", ["refresh_token", "access_token"])
+@pytest.mark.parametrize("row", ["github", "keycloak"])
+async def test_signing_out_ends_access_to_the_provider_even_for_a_token_that_is_cached(row: str, name: str) -> None:
+    tokens, state = MemoryTokens(), MemoryState()
+    async with notes(row, state=state) as served:
+        await connect(served, signing_in(Person(), tokens=tokens))
+        (kept,) = tokens.items().values()
+        store, grant = AuthStore(state, served.auth_server.issuer), payload(kept.access_token)[1]["grant"]
+        async with Client(served.url, protocol_version=MODERN, auth=kept.access_token) as client:
+            assert (await client.call_tool("ask_provider")).data == "Ann Arbor"
+            assert await store.get("upstream", grant)
+            await served.sign_out(kept, getattr(kept, name))
+            assert await store.get("upstream", grant) is None
+            with pytest.raises(NotSignedIn, match="401"):
+                await client.call_tool("ask_provider")
+        assert await store.get("upstream", grant) is None
 
 
 async def test_a_user_who_says_no_is_asked_once() -> None:

@@ -443,7 +443,7 @@ def test_what_a_provider_can_not_do_is_refused_and_what_has_no_effect_is_logged(
     ):  # fmt: skip
         with pytest.raises(ImportError, match='"From FastMCP"'):
             attempt()
-    with pytest.raises(SetupError, match="client_id is empty"):
+    with pytest.raises(SetupError, match="client_id= is empty"):
         FastMCP("test", auth=GitHubProvider(client_id="", client_secret="", base_url=ORIGIN)).http_app()
 
 

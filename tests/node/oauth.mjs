@@ -1,4 +1,4 @@
-// The whole way of OAuth: finds out, registers, signs in, calls, renews its token, and comes back with more scopes.
+// The whole way of OAuth: finds out, registers, signs in, calls, renews its token, comes back for more, and signs out.
 // After the URL and the revision: the user, the password, a URL that lets tokens end, and what the program says of
 // itself: metadata as JSON, and, if it publishes them, their URL.
 import { createRequire } from "node:module";
@@ -20,9 +20,15 @@ class Browser {
     const html = await page.text();
     if (page.status !== 200) throw new Error(`no question, but ${page.status}: ${html}`);
     const action = new URL(html.match(/<form method="post" action="([^"]*)"/)[1], target);
-    const answer = await this.#ask(action, { method: "POST", body: this.#filled(html) });
-    if (answer.status !== 303) throw new Error(`sent nowhere: ${await answer.text()}`);
-    this.back = new URL(answer.headers.get("location")).searchParams;
+    let answer = await this.#ask(action, { method: "POST", body: this.#filled(html) });
+    const end = target.searchParams.get("redirect_uri");
+    for (;;) {
+      if (![302, 303].includes(answer.status)) throw new Error(`sent nowhere: ${await answer.text()}`);
+      const location = answer.headers.get("location");
+      this.back = new URL(location).searchParams;
+      if (location.startsWith(`${end}?`)) return;
+      answer = await this.#ask(location, {}); // to the identity provider, and back from there
+    }
   }
 
   #filled(html) {
@@ -59,8 +65,9 @@ class Provider {
   state = () => (this.#kept.state = crypto.randomUUID());
   clientInformation = () => this.#kept.client;
   saveClientInformation = (client) => void (this.#kept.client = client);
-  tokens = () => this.saved.at(-1);
-  saveTokens = (tokens) => void this.saved.push(tokens);
+  tokens = () => this.#kept.tokens;
+  saveTokens = (tokens) => void this.saved.push((this.#kept.tokens = tokens));
+  invalidateCredentials = (what) => void delete this.#kept[what];
   saveCodeVerifier = (verifier) => void (this.#kept.verifier = verifier);
   codeVerifier = () => this.#kept.verifier;
   saveDiscoveryState = (state) => void (this.#kept.discovery = state);
@@ -141,10 +148,18 @@ await fetch(later, { method: "POST" });
 const renewed = await chapter(sum);
 const stepUp = { ...(await chapter(() => call("read_note"))), tools: await tools() };
 const further = await chapter(() => call("write_note", { text: "hello" }));
-const tokens = [...provider.saved];
+const upstream = await call("ask_provider");
 const refusals = structuredClone(challenges);
 await fetch(later, { method: "POST" });
 const together = await Promise.all([sum(), sum(), sum()]); // each of them meets the end of the token
+const registered = provider.clientInformation();
+const { revocation_endpoint } = provider.discoveryState().authorizationServerMetadata;
+const body = new URLSearchParams({ token: provider.tokens().refresh_token, client_id: registered.client_id });
+const revoked = await fetch(revocation_endpoint, { method: "POST", body }); // the client has no call for it
+if (!revoked.ok) throw new Error(`not revoked: ${await revoked.text()}`);
+const warnings = [];
+console.warn = (text) => warnings.push(text); // the client says that its tokens are over
+const again = await chapter(sum);
 await client.close();
 print({
   negotiated,
@@ -152,10 +167,13 @@ print({
   renewed,
   stepUp,
   further,
+  upstream,
   together,
+  again,
+  warnings,
   challenges: refusals,
-  registered: provider.clientInformation(),
+  registered,
   visited: provider.browser.visited,
   passwords: provider.browser.passwords,
-  tokens,
+  tokens: provider.saved,
 });

@@ -4,14 +4,11 @@ import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
 from dovetail.protocol.scopes import checked_scopes, read_scopes
-
-if TYPE_CHECKING:
-    from dovetail.transports.http.asgi import App
 
 MAX_TOKEN = 16 * 1024  # characters
 
@@ -70,23 +67,16 @@ class Verifier(Protocol):
     """Verifies tokens; None for a token that is unknown or not valid any more.
 
     Optional attributes: `issuer`, which clients are sent to; `resource`, the URL that its tokens are made for;
-    `cache_seconds`, after which a token is verified again; `binds_keys = False` if none of its tokens needs DPoP. A
-    verifier that stores something may have `for_app(state)`: each app that starts calls it with its state backend, and
-    uses the verifier that it returns, whose async `close()`, if there is one, is called when the app ends.
+    `cache_seconds`, after which a token is verified again; `binds_keys = False` if none of its tokens needs DPoP;
+    `routes()`, ASGI apps by their public paths, which are served beside the endpoint. A verifier that stores something
+    may have `for_app(state)`: each app that starts calls it with its state backend, and uses the verifier that it
+    returns, whose async `close()`, if there is one, is called when the app ends.
     """
 
     async def verify(self, token: str) -> Principal | None: ...
 
 
 VerifyFunction = Callable[[str], Awaitable[Principal | None] | Principal | None]
-
-
-class AuthorizationServer(Protocol):
-    """An authorization server in this process: the app serves its routes, by their public paths, beside its own."""
-
-    def verifier(self) -> Verifier: ...
-
-    def routes(self) -> "Mapping[str, App]": ...
 
 
 class Verification(NamedTuple):

@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeGuard, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -15,7 +15,6 @@ import msgspec
 from dovetail.auth.dpop import ALGORITHMS, Claim, DpopCheck, DpopNonces, UsedProofs
 from dovetail.auth.principal import (
     MAX_TOKEN,
-    AuthorizationServer,
     Principal,
     ScopeHierarchy,
     Verification,
@@ -32,7 +31,6 @@ DpopPolicy = Literal["off", "optional", "required"]
 SCHEMES: dict[DpopPolicy, tuple[str, ...]] = {"off": ("Bearer",), "optional": ("Bearer", "DPoP"), "required": ("DPoP",)}
 _QUOTED = {ord('"'): '\\"', ord("\\"): "\\\\"}
 _VISIBLE = re.compile(r"[!-~]{1,2000}")  # urlsplit silently drops some other characters
-AuthOption = AuthorizationServer | Verifier | VerifyFunction
 log = logging.getLogger("dovetail")
 FIX = "give it an AuthServer, a verifier, an async function that takes a token, a list of these, or Auth(...)"
 
@@ -45,7 +43,7 @@ class Auth:
 
     def __init__(
         self,
-        verify: "AuthOption | Sequence[AuthOption]",
+        verify: "Verifier | VerifyFunction | Sequence[Verifier | VerifyFunction]",
         *,
         authorization_servers: Sequence[str] = (),
         public_url: str | None = None,
@@ -65,9 +63,8 @@ class Auth:
         """
         if not (given := verify if isinstance(verify, (list, tuple)) else [verify]):
             raise SetupError(f"Server: auth=[] lets no caller in; {FIX}")
-        servers = [each for each in given if _is_authorization_server(each)]
-        self.routes = {path: app for each in servers for path, app in each.routes().items()}
-        self.verifiers = tuple(as_verifier(each.verifier() if each in servers else each) for each in given)
+        self.verifiers = tuple(as_verifier(each) for each in given)
+        self.routes = {path: app for each in given for path, app in getattr(each, "routes", dict)().items()}
         self.authorization_servers = tuple(
             checked_url(each, "Auth: authorization_servers")
             for each in dict.fromkeys(authorization_servers or _attributes(self.verifiers, "issuer"))
@@ -98,10 +95,6 @@ class Auth:
     @classmethod
     def from_option(cls, given: Any) -> "Auth":
         return given if isinstance(given, Auth) else cls(given)
-
-    def public_url_from(self, option: str | None) -> str | None:
-        """The public URL, with the option of HTTP. Raises SetupError."""
-        return self.public_url if option is None else self.check_public_url(option, "Server")
 
     def check_public_url(self, given: Any, where: str) -> str:
         """Clients request tokens for this URL, so it has to be the `resource` of the verifiers. Raises SetupError."""
@@ -155,14 +148,13 @@ class Auth:
             except Exception:
                 log.exception("a verifier failed when its app ended")
 
-    async def upstream_token(self, principal: Principal | None, state: object) -> str:
-        """The access token of the identity provider where the user of a principal has signed in."""
-        if principal is not None and principal.subject is not None:
-            for verifier in self.verifiers:
-                found = getattr(verifier, "upstream_token", None)
-                if found is not None and getattr(verifier, "issuer", None) == principal.issuer:
-                    return str(await found(principal, state))
-        raise RuntimeError("ctx.upstream_token() is for users who have signed in by AuthServer(sign_in=SignIn...)")
+    async def upstream_token(self, principal: Principal, state: object) -> str | None:
+        """The access token of the identity provider where a user has signed in; None for other principals."""
+        verifiers: Iterable[Any] = self.verifiers if principal.subject else ()
+        for each in verifiers:
+            if hasattr(each, "upstream_token") and each.issuer == principal.issuer:
+                return await each.upstream_token(principal, state)  # type: ignore[no-any-return]
+        return None
 
     def dpop_check(self, claim: Claim | None, secrets: Callable[[], Sequence[bytes]]) -> DpopCheck | None:
         """None if DPoP is off. `claim`: stores used proofs in a fleet; None: in this process. `secrets`: of nonces."""
@@ -234,10 +226,6 @@ def as_verifier(given: Any) -> Verifier:
     if callable(given) and not is_class:
         return FunctionVerifier(given)
     raise SetupError(f"Server: auth={given!r} is not possible; {FIX}")
-
-
-def _is_authorization_server(given: Any) -> TypeGuard[AuthorizationServer]:
-    return not isinstance(given, type) and all(callable(getattr(given, each, None)) for each in ("verifier", "routes"))
 
 
 def _cache_seconds(verifier: Verifier) -> float:

@@ -125,7 +125,7 @@ class AttemptLimit(NamedTuple):
         await store.count(self.kind, "", self.seconds)
 
 
-class Sealed(msgspec.Struct, frozen=True, kw_only=True):
+class Sealed(Confidential, frozen=True, kw_only=True):
     """A record that clients and browsers hold as sealed text. Each kind has a tag, so none can be used as another."""
 
     until: float  # seconds since 1970

@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from html import escape
-from typing import TYPE_CHECKING
+from typing import ClassVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -20,12 +20,10 @@ from dovetail.authserver.auth_store import AttemptLimit, Sealed
 from dovetail.authserver.clients import CODE, REFRESH, ClientDirectory, OAuthClient, is_url
 from dovetail.authserver.oauth_http import OAuthError, address_of, digest, form_fields, is_registered, parse_fields
 from dovetail.authserver.passwords import Passwords
+from dovetail.authserver.sign_in import SignIn
 from dovetail.authserver.tokens import Grant, TokenIssuer
 from dovetail.errors import ProtocolError
 from dovetail.transports.http.routes import RouteRequest, RouteResponse
-
-if TYPE_CHECKING:
-    from dovetail.authserver.callback import ProviderSignIn
 
 CONSENT_TIMEOUT = 600.0  # seconds for the user to answer
 SIGN_IN_LIFETIME = 3600.0  # seconds
@@ -50,6 +48,7 @@ class ConsentRequest(Sealed, frozen=True, kw_only=True, tag="asked"):
     challenge: str
     scopes: list[str]
     has_refresh: bool  # refresh tokens
+    may_be_remembered: bool
 
 
 class ConsentCookie(Sealed, frozen=True, kw_only=True, tag="browser"):
@@ -62,7 +61,8 @@ class ConsentCookie(Sealed, frozen=True, kw_only=True, tag="browser"):
     scopes: tuple[str, ...] = ()
 
     def remembers(self, consent: ConsentRequest) -> bool:
-        return bool(self.user) and self.redirect_uri == consent.redirect_uri and {*consent.scopes} <= {*self.scopes}
+        is_same = bool(self.user) and self.redirect_uri == consent.redirect_uri
+        return consent.may_be_remembered and is_same and {*consent.scopes} <= {*self.scopes}
 
 
 class SignInCookie(Sealed, frozen=True, kw_only=True, tag="user"):
@@ -73,12 +73,21 @@ class SignInCookie(Sealed, frozen=True, kw_only=True, tag="user"):
 
 
 class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """The endpoint `/authorize`."""
+    """The endpoint `/authorize`. Subclasses know how users sign in."""
 
-    path: str
+    answers: ClassVar[tuple[str, ...]] = ("allow",)  # that `allowed` takes
+
     clients: ClientDirectory
-    users: "Passwords | ProviderSignIn"
     tokens: TokenIssuer
+    users: Passwords | SignIn
+
+    async def sign_in_html(self, request: RouteRequest, redirect_uri: str) -> str:
+        """What the form of the consent page says about the sign-in."""
+        raise NotImplementedError
+
+    async def allowed(self, request: RouteRequest, consent: ConsentRequest, form: Mapping[str, str]) -> RouteResponse:
+        """The response to a user who has allowed."""
+        raise NotImplementedError
 
     async def page(self, request: RouteRequest) -> RouteResponse:
         try:
@@ -95,25 +104,28 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         except OAuthError as refusal:
             if client.is_self_registered and not is_loopback(redirect_uri):
                 raise  # or this server would be an open redirector (RFC 9700, 4.11.2)
-            return self._redirect(redirect_uri, state, error=refusal.error, error_description=refusal.description)
-        keyring, cookie_name = self.tokens.keyring, consent_cookie_name(self.tokens.issuer, client.id)
-        known = await keyring.open(read_cookie(request, cookie_name), ConsentCookie)
-        known = known if known and known.client == client.id else None
-        nonce = known.nonce if known else secrets.token_urlsafe(16)
-        until = keyring.now() + CONSENT_TIMEOUT
+            return self.redirect(redirect_uri, state, error=refusal.error, error_description=refusal.description)
+        known = await self.cookie(request, client.id)
         consent = ConsentRequest(
-            until=until, id=secrets.token_urlsafe(16), nonce=nonce, client=client.id, name=client.name,
+            until=self.tokens.keyring.now() + CONSENT_TIMEOUT, id=secrets.token_urlsafe(16),
+            nonce=known.nonce if known else secrets.token_urlsafe(16), client=client.id, name=client.name,
             redirect_uri=redirect_uri, state=state, challenge=challenge, scopes=sorted(scopes),
             has_refresh=REFRESH in client.grant_types,
+            # Others can imitate a program on the user's machine. One that no operator has checked may give our code to
+            # another server, which sent the browser on to here: then the page is all that tells the user.
+            may_be_remembered=not (client.is_self_registered or is_loopback(redirect_uri))
+            and self.may_remember(redirect_uri),
         )  # fmt: skip
-        if known is not None and known.remembers(consent) and not isinstance(self.users, Passwords):
-            return await self.users.begin(request, consent, known.user)
+        return await self.ask(request, consent, known)
+
+    async def ask(self, request: RouteRequest, consent: ConsentRequest, known: ConsentCookie | None) -> RouteResponse:
+        """Show the consent page. `known` is the cookie that the browser has of this client."""
         headers = {}
         if known is None or not known.user:  # a consent that is remembered stays
-            until += CONSENT_TIMEOUT  # for the way to a provider and back
-            sealed = await keyring.seal(ConsentCookie(until=until, nonce=nonce, client=client.id))
-            headers = set_cookie(cookie_name, sealed, 2 * CONSENT_TIMEOUT)
-        return await self._consent_response(consent, await self._signed_in(request, redirect_uri), headers)
+            until = consent.until + CONSENT_TIMEOUT  # for the way to a provider and back
+            cookie = ConsentCookie(until=until, nonce=consent.nonce, client=consent.client)
+            headers = await self.cookie_headers(cookie)
+        return await self.consent_page(consent, await self.sign_in_html(request, consent.redirect_uri), headers)
 
     async def _client_and_redirect_uri(self, fields: Mapping[str, str], address: str) -> tuple[OAuthClient, str]:
         id, redirect_uri = fields.get("client_id"), fields.get("redirect_uri")
@@ -140,8 +152,8 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         self.tokens.resource.check(fields.get("resource"))
         return self.tokens.resource.requested_scopes(fields.get("scope"), client.scopes), challenge
 
-    async def _consent_response(
-        self, consent: ConsentRequest, user: str | None, headers: dict[str, str], problem: str | None = None
+    async def consent_page(
+        self, consent: ConsentRequest, sign_in: str, headers: dict[str, str], problem: str | None = None
     ) -> RouteResponse:
         client, uri = consent.client, consent.redirect_uri
         name = escape(consent.name or (urlsplit(client).netloc if is_url(client) else "") or client)
@@ -149,16 +161,12 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         scopes = "".join(f"<li>{escape(each)}</li>" for each in words)
         local = ": a program on this computer. Go on only if you have just started it yourself."
         days = round(self.tokens.refresh_seconds / 86_400, 1)
-        sign_in, next_step = SIGN_IN_FIELDS if user is None else SIGNED_IN.format(escape(user)), ""
-        if not isinstance(self.users, Passwords):
-            sign_in, next_step = "", SIGN_IN_ELSEWHERE.format(escape(self.users.provider_name))
         body = f"""<h1>Allow {name} to act for you?</h1>
 {f'<p class="wrong" role="alert">{escape(problem)}</p>' if problem else ""}
 {f"<p>It wants to:</p><ul>{scopes}</ul>" if scopes else ""}
-{next_step}
 <p>Then your browser goes to <strong>{escape(urlsplit(uri).netloc)}</strong>{local if is_loopback(uri) else "."}</p>
 {f"<p>It may stay connected for {days:g} days.</p>" if consent.has_refresh and days else ""}
-<form method="post" action="{escape(self.path)}">
+<form method="post" action="{escape(urlsplit(self.tokens.url("authorize")).path)}">
 <input type="hidden" name="form" value="{escape(await self.tokens.keyring.seal(consent))}">
 {sign_in}
 <button name="answer" value="allow">Allow</button><button name="answer" value="deny" formnovalidate>Deny</button>
@@ -169,70 +177,103 @@ Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
 
     async def _post(self, request: RouteRequest) -> RouteResponse:
         form = await form_fields(request)
-        consent = await self._consent_request(request, form)
-        users, answer, redirect_uri, state = self.users, form.get("answer"), consent.redirect_uri, consent.state
-        if answer == "other" and isinstance(users, Passwords):
-            return await self._consent_response(consent, None, set_cookie(SIGN_IN_COOKIE, "", 0))
-        if answer == "deny":
-            return self._redirect(redirect_uri, state, error="access_denied", error_description="The user said no")
-        if answer != "allow":
-            raise OAuthError("invalid_request", OLD_PAGE)
-        if not isinstance(users, Passwords):
-            return await users.begin(request, consent)
-        headers: dict[str, str] = {}
-        user = await self._signed_in(request, redirect_uri)
-        if user is None:
-            user, password = form.get("name", ""), form.get("password", "")
-            if not await users.sign_in(self.tokens.store, user, password, address_of(request)):
-                return await self._consent_response(consent, None, {}, "Name or password is wrong.")
-            headers = await self._sign_in_headers(user, redirect_uri)
-        if not await self.tokens.store.claim("answered", consent.id, 2 * CONSENT_TIMEOUT):
-            raise OAuthError("invalid_request", OLD_PAGE)
-        return self._redirect(redirect_uri, state, headers, code=await self._code(consent, user))
+        consent = await self.tokens.keyring.open(form.get("form"), ConsentRequest)
+        if consent is None or await self.cookie(request, consent.client, consent.nonce) is None:
+            raise old_page()  # without the cookie, another site has sent the form (CSRF)
+        if form.get("answer") == "deny":
+            error, description = "access_denied", "The user said no"
+            return self.redirect(consent.redirect_uri, consent.state, error=error, error_description=description)
+        if form.get("answer") not in self.answers:
+            raise old_page()
+        return await self.allowed(request, consent, form)
 
-    async def _consent_request(self, request: RouteRequest, form: Mapping[str, str]) -> ConsentRequest:
-        """The request of the form. Its cookie must be there, or another site has sent the form (CSRF)."""
-        keyring = self.tokens.keyring
-        consent = await keyring.open(form.get("form"), ConsentRequest)
-        if consent is not None:
-            known = await keyring.open(
-                read_cookie(request, consent_cookie_name(self.tokens.issuer, consent.client)), ConsentCookie
-            )
-            if known and secrets.compare_digest(known.nonce, consent.nonce) and known.client == consent.client:
-                return consent
-        raise OAuthError("invalid_request", OLD_PAGE, status=403)
-
-    async def _code(self, consent: ConsentRequest, user: str) -> str:
-        fingerprint = await self.users.fingerprint(user)
-        if fingerprint is None:
-            raise OAuthError("invalid_request", OLD_PAGE)
-        await CONSENT_LIMIT.take(self.tokens.store, user)
-        grant = Grant(
-            id=secrets.token_urlsafe(16), client=consent.client, user=user, fingerprint=fingerprint,
-            scopes=consent.scopes, ends=self.tokens.keyring.now() + self.tokens.refresh_seconds,
+    async def grant(
+        self, consent: ConsentRequest, user: str, scopes: list[str], profile: dict[str, str] | None = None
+    ) -> Grant:
+        """The grant of a consent, which is used up by this. Raises OAuthError."""
+        fingerprint, store = await self.users.fingerprint(user), self.tokens.store
+        await CONSENT_LIMIT.take(store, user)
+        if fingerprint is None or not await store.claim("answered", consent.id, 2 * CONSENT_TIMEOUT):
+            raise old_page()
+        ends = self.tokens.keyring.now() + self.tokens.refresh_seconds
+        return Grant(
+            id=secrets.token_urlsafe(16), client=consent.client, user=user, fingerprint=fingerprint, scopes=scopes,
+            ends=ends, profile=profile or {},
         )  # fmt: skip
-        return await self.tokens.code(grant, consent.redirect_uri, consent.challenge)
 
-    def _redirect(
+    async def send_code(self, consent: ConsentRequest, grant: Grant, headers: Mapping[str, str]) -> RouteResponse:
+        code = await self.tokens.code(grant, consent.redirect_uri, consent.challenge)
+        return self.redirect(consent.redirect_uri, consent.state, headers, code=code)
+
+    def redirect(
         self, redirect_uri: str, state: str | None, headers: Mapping[str, str] | None = None, **parameters: str
     ) -> RouteResponse:
         """Redirect to the client."""
-        issuer = self.tokens.issuer
-        if not may_remember(issuer, redirect_uri):
+        if not self.may_remember(redirect_uri):
             headers = set_cookie(SIGN_IN_COOKIE, "", 0)
-        return redirect(client_url(issuer, redirect_uri, state, **parameters), headers)
+        return redirect(self.client_url(redirect_uri, state, **parameters), headers)
+
+    def client_url(self, redirect_uri: str, state: str | None, **parameters: str) -> str:
+        """The URL that leads to the client, with the issuer (RFC 9207)."""
+        given = {**parameters, **({} if state is None else {"state": state}), "iss": self.tokens.issuer}
+        return redirect_uri + ("&" if "?" in redirect_uri else "?") + urlencode(given)
+
+    def may_remember(self, redirect_uri: str) -> bool:
+        """Whether to remember a user in a cookie; not for a program on this host, which would get the cookie, too."""
+        issuer = self.tokens.issuer
+        return not is_loopback_url(issuer) and urlsplit(redirect_uri).hostname != urlsplit(issuer).hostname
+
+    async def cookie(self, request: RouteRequest, client: str, nonce: str | None = None) -> ConsentCookie | None:
+        """The cookie of a client, with the nonce of a consent request; None in another browser."""
+        found = await self.tokens.keyring.open(read_cookie(request, self.cookie_name(client)), ConsentCookie)
+        if found is None or found.client != client or (nonce and not secrets.compare_digest(found.nonce, nonce)):
+            return None
+        return found
+
+    async def cookie_headers(self, cookie: ConsentCookie) -> dict[str, str]:
+        keyring = self.tokens.keyring
+        return set_cookie(self.cookie_name(cookie.client), await keyring.seal(cookie), cookie.until - keyring.now())
+
+    def cookie_name(self, client: str) -> str:
+        """There is a cookie for each client, so that two consent pages can be open at a time; and for each of the
+        authorization servers of a host, which share its cookies.
+        """
+        return f"__Host-dovetail-asked-{digest(f'{self.tokens.issuer} {client}')[:16]}"
+
+
+class PasswordSignIn(Authorization, frozen=True, eq=False, kw_only=True):
+    """Users sign in on the consent page."""
+
+    answers = ("allow", "other")
+    users: Passwords
+
+    async def sign_in_html(self, request: RouteRequest, redirect_uri: str) -> str:
+        user = await self._signed_in(request, redirect_uri)
+        return SIGN_IN_FIELDS if user is None else SIGNED_IN.format(escape(user))
 
     async def _signed_in(self, request: RouteRequest, redirect_uri: str) -> str | None:
-        if not isinstance(self.users, Passwords) or not may_remember(self.tokens.issuer, redirect_uri):
+        if not self.may_remember(redirect_uri):
             return None
         known = await self.tokens.keyring.open(read_cookie(request, SIGN_IN_COOKIE), SignInCookie)
         return (
             known.user if known is not None and await self.users.fingerprint(known.user) == known.fingerprint else None
         )
 
+    async def allowed(self, request: RouteRequest, consent: ConsentRequest, form: Mapping[str, str]) -> RouteResponse:
+        if form["answer"] == "other":
+            return await self.consent_page(consent, SIGN_IN_FIELDS, set_cookie(SIGN_IN_COOKIE, "", 0))
+        headers: dict[str, str] = {}
+        user = await self._signed_in(request, consent.redirect_uri)
+        if user is None:
+            user, password = form.get("name", ""), form.get("password", "")
+            if not await self.users.sign_in(self.tokens.store, user, password, address_of(request)):
+                return await self.consent_page(consent, SIGN_IN_FIELDS, {}, "Name or password is wrong.")
+            headers = await self._sign_in_headers(user, consent.redirect_uri)
+        return await self.send_code(consent, await self.grant(consent, user, consent.scopes), headers)
+
     async def _sign_in_headers(self, user: str, redirect_uri: str) -> dict[str, str]:
         keyring, fingerprint = self.tokens.keyring, await self.users.fingerprint(user)
-        if fingerprint is None or not may_remember(self.tokens.issuer, redirect_uri):
+        if fingerprint is None or not self.may_remember(redirect_uri):
             return {}
         signed_in = SignInCookie(until=keyring.now() + SIGN_IN_LIFETIME, user=user, fingerprint=fingerprint)
         return set_cookie(SIGN_IN_COOKIE, await keyring.seal(signed_in), SIGN_IN_LIFETIME)
@@ -241,27 +282,13 @@ Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
 # ── cookies, redirects and pages ──
 
 
-def may_remember(issuer: str, redirect_uri: str) -> bool:
-    """Whether to remember a user in a cookie. Not for a program on this host, which would get the cookie as well."""
-    return not is_loopback_url(issuer) and urlsplit(redirect_uri).hostname != urlsplit(issuer).hostname
-
-
-def client_url(issuer: str, redirect_uri: str, state: str | None, **parameters: str) -> str:
-    """The URL that leads to the client, with the issuer (RFC 9207)."""
-    given = {**parameters, **({} if state is None else {"state": state}), "iss": issuer}
-    return redirect_uri + ("&" if "?" in redirect_uri else "?") + urlencode(given)
+def old_page() -> OAuthError:
+    return OAuthError("invalid_request", OLD_PAGE, status=403)
 
 
 def redirect(location: str, headers: Mapping[str, str] | None = None) -> RouteResponse:
     sent = {"cache-control": "no-store", "referrer-policy": "no-referrer", "location": location}
     return RouteResponse(b"", 303, {**sent, **(headers or {})})
-
-
-def consent_cookie_name(issuer: str, client_id: str) -> str:
-    """The name of a cookie, one for each client, so that two consent pages can be open at a time; and for each of the
-    authorization servers of a host, which share its cookies.
-    """
-    return f"__Host-dovetail-asked-{digest(f'{issuer} {client_id}')[:16]}"
 
 
 def set_cookie(name: str, value: str, seconds: float) -> dict[str, str]:
@@ -307,7 +334,6 @@ SIGNED_IN = (
     "<p>You are signed in as <strong>{}</strong>. "
     '<button name="answer" value="other" formnovalidate>Another user</button></p>'
 )
-SIGN_IN_ELSEWHERE = "<p>Next, you sign in with <strong>{}</strong>.</p>"
 ERROR_TITLE, NOT_SIGNED_IN = "This can't go on", "You are not signed in"
 
 

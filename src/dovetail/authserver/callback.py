@@ -11,28 +11,23 @@ from contextlib import suppress
 from html import escape
 from urllib.parse import urlsplit
 
-import msgspec
+from msgspec.structs import replace
 
 from dovetail.auth.fetch import plain
 from dovetail.authserver.auth_store import AttemptLimit, Sealed
 from dovetail.authserver.authorize import (
-    CONSENT_LIMIT,
     CONSENT_TIMEOUT,
     OLD_PAGE,
+    Authorization,
     ConsentCookie,
     ConsentRequest,
-    client_url,
-    consent_cookie_name,
     error_page,
-    is_loopback,
-    may_remember,
-    read_cookie,
+    old_page,
     redirect,
     set_cookie,
 )
 from dovetail.authserver.oauth_http import OAuthError, address_of, parse_fields
 from dovetail.authserver.sign_in import SignIn
-from dovetail.authserver.tokens import CODE_LIFETIME, Grant, TokenIssuer
 from dovetail.authserver.upstream import Upstream
 from dovetail.errors import ProtocolError
 from dovetail.transports.http.routes import RouteRequest, RouteResponse
@@ -55,44 +50,46 @@ class PendingSignIn(Sealed, frozen=True, kw_only=True, tag="sign-in"):
     allowed_by: str  # the user whose consent was remembered; empty after an answer on the page
 
 
-class ProviderSignIn(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """The way of a user to the provider and back."""
+class ProviderSignIn(Authorization, frozen=True, eq=False, kw_only=True):
+    """Users sign in at an identity provider, after a consent that may be remembered."""
 
-    redirect_uri: str  # of the endpoint `/callback`
-    sign_in: SignIn
-    tokens: TokenIssuer
+    users: SignIn
     upstream: Upstream
 
-    @property
-    def provider_name(self) -> str:
-        return self.sign_in.provider.row.name
+    async def sign_in_html(self, _request: RouteRequest, _redirect_uri: str) -> str:
+        return f"<p>You sign in with <strong>{escape(self.users.provider.row.name)}</strong> first.</p>"
 
-    async def fingerprint(self, _: str) -> str:
-        return self.sign_in.fingerprint
+    async def ask(self, request: RouteRequest, consent: ConsentRequest, known: ConsentCookie | None) -> RouteResponse:
+        if known is not None and known.remembers(consent):
+            return await self._begin(request, consent, known.user)
+        return await super().ask(request, consent, known)
 
-    async def begin(self, request: RouteRequest, consent: ConsentRequest, allowed_by: str = "") -> RouteResponse:
+    async def allowed(self, request: RouteRequest, consent: ConsentRequest, _form: Mapping[str, str]) -> RouteResponse:
+        return await self._begin(request, consent)
+
+    async def _begin(self, request: RouteRequest, consent: ConsentRequest, allowed_by: str = "") -> RouteResponse:
         """Redirect the browser to the provider."""
-        store, keyring = self.tokens.store, self.tokens.keyring
+        keyring = self.tokens.keyring
         try:
-            await BEGIN_LIMIT.take(store, address_of(request))
+            await BEGIN_LIMIT.take(self.tokens.store, address_of(request))
             state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-            url = await self.sign_in.provider.authorization_url(self.redirect_uri, state, nonce, verifier)
-            pending = PendingSignIn(
-                until=keyring.now() + CONSENT_TIMEOUT, consent=consent, nonce=nonce, verifier=verifier,
-                allowed_by=allowed_by,
-            )  # fmt: skip
-            await store.put("sign-in", state, (await keyring.seal(pending)).encode(), CONSENT_TIMEOUT)
+            url = await self.users.provider.authorization_url(self.tokens.url("callback"), state, nonce, verifier)
+            until = keyring.now() + CONSENT_TIMEOUT
+            pending = PendingSignIn(until=until, consent=consent, nonce=nonce, verifier=verifier, allowed_by=allowed_by)
+            sealed = (await keyring.seal(pending)).encode()
+            await self.tokens.store.put("sign-in", state, sealed, CONSENT_TIMEOUT)
         except (OAuthError, ProtocolError) as failure:
             return self._failure_page(consent, OAuthError.from_failure(failure))
         return redirect(url)
 
     async def callback(self, request: RouteRequest) -> RouteResponse:
         """The endpoint `/callback`."""
+        store = self.tokens.store
         try:
             fields = parse_fields(request.scope.get("query_string", b""))
             pending, cookie = await self._pending(request, fields.get("state", ""))
             # A provider that gets a code twice revokes what it has given for it.
-            if not await self.tokens.store.claim("redeeming", fields["state"], REDEEM_LEASE):
+            if not await store.claim("redeeming", fields["state"], REDEEM_LEASE):
                 raise OAuthError("invalid_request", IN_PROGRESS, status=409)
         except (OAuthError, ProtocolError) as failure:
             return error_page(OAuthError.from_failure(failure))
@@ -100,76 +97,54 @@ class ProviderSignIn(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             return await self._finish(pending, cookie, fields)
         except (OAuthError, ProtocolError) as failure:
             with suppress(ProtocolError):
-                await self.tokens.store.delete("redeeming", fields["state"])
+                await store.delete("redeeming", fields["state"])
             return self._failure_page(pending.consent, OAuthError.from_failure(failure))
 
     async def _pending(self, request: RouteRequest, state: str) -> tuple[PendingSignIn, ConsentCookie]:
         """The sign-in of this state and browser. Raises OAuthError."""
-        store, keyring = self.tokens.store, self.tokens.keyring
-        found = await store.get("sign-in", state) if state else None
-        pending = await keyring.open((found or b"").decode(), PendingSignIn)
+        found = await self.tokens.store.get("sign-in", state) if state else None
+        pending = await self.tokens.keyring.open((found or b"").decode(), PendingSignIn)
         if pending is not None:
-            consent = pending.consent
-            known = await keyring.open(
-                read_cookie(request, consent_cookie_name(self.tokens.issuer, consent.client)), ConsentCookie
-            )
-            if known and secrets.compare_digest(known.nonce, consent.nonce) and known.client == consent.client:
-                return pending, known
-        raise OAuthError("invalid_request", OLD_PAGE, status=403)
+            cookie = await self.cookie(request, pending.consent.client, pending.consent.nonce)
+            if cookie is not None:
+                return pending, cookie
+        raise old_page()
 
     async def _finish(self, pending: PendingSignIn, cookie: ConsentCookie, fields: Mapping[str, str]) -> RouteResponse:
-        consent, store, provider = pending.consent, self.tokens.store, self.sign_in.provider
+        consent, store, provider = pending.consent, self.tokens.store, self.users.provider
         await provider.check_response_issuer(fields.get("iss"))
         if fields.get("error") == "access_denied":
             await store.delete("sign-in", fields["state"])
-            log.info("%s says access_denied: %s", self.provider_name, plain(fields.get("error_description", "")))
-            return redirect(self._client_url(consent, "access_denied", "The user or the provider said no"))
+            log.info("%s says access_denied: %s", provider.row.name, plain(fields.get("error_description", "")))
+            error, description = "access_denied", "The user or the provider said no"
+            return self.redirect(consent.redirect_uri, consent.state, error=error, error_description=description)
         if "error" in fields or "code" not in fields:
             raise provider.refusal(fields.get("error", "no code"))
-        answer, claims = await provider.redeem(fields["code"], self.redirect_uri, pending.verifier, pending.nonce)
-        identity = provider.identity(claims)
-        if pending.allowed_by not in ("", identity.subject):
-            forget = set_cookie(consent_cookie_name(self.tokens.issuer, consent.client), "", 0)
+        redirect_uri = self.tokens.url("callback")
+        answer, identity = await provider.redeem(fields["code"], redirect_uri, pending.verifier, pending.nonce)
+        user = identity.subject
+        if pending.allowed_by not in ("", user):
+            forget = set_cookie(self.cookie_name(consent.client), "", 0)
             raise OAuthError("access_denied", ANOTHER_USER, status=403, headers=forget)
-        scopes = await self.sign_in.granted(identity, consent.scopes)
-        await CONSENT_LIMIT.take(store, identity.subject)
-        grant = Grant(
-            id=secrets.token_urlsafe(16), client=consent.client, user=identity.subject, scopes=scopes,
-            fingerprint=self.sign_in.fingerprint, profile=identity.profile,
-            ends=self.tokens.keyring.now() + self.tokens.refresh_seconds,
-        )  # fmt: skip
-        await self.upstream.put(grant.id, grant.ends, answer, 2 * CODE_LIFETIME)
-        if not await store.claim("answered", consent.id, 2 * CONSENT_TIMEOUT):
-            raise OAuthError("invalid_request", OLD_PAGE)
+        scopes = await self.users.granted(identity, consent.scopes)
+        grant = await self.grant(consent, user, scopes, identity.profile)
+        await self.upstream.put(grant.id, answer, grant.ends)
         await store.delete("sign-in", fields["state"])
-        code = await self.tokens.code(grant, consent.redirect_uri, consent.challenge)
-        headers = await self._remember(cookie, consent, identity.subject)
-        return redirect(client_url(self.tokens.issuer, consent.redirect_uri, consent.state, code=code), headers)
+        return await self.send_code(consent, grant, await self._remember(cookie, consent, user))
 
     async def _remember(self, cookie: ConsentCookie, consent: ConsentRequest, user: str) -> dict[str, str]:
-        """The cookie that remembers a consent; not for a program on the user's machine, which any other can imitate."""
-        uri, keyring = consent.redirect_uri, self.tokens.keyring
-        if is_loopback(uri) or not may_remember(self.tokens.issuer, uri):
+        """The cookie that remembers a consent, if it may be."""
+        if not consent.may_be_remembered:
             return {}
+        uri, until = consent.redirect_uri, self.tokens.keyring.now() + self.tokens.refresh_seconds
         before = cookie.scopes if cookie.user == user and cookie.redirect_uri == uri else ()
-        remembered = msgspec.structs.replace(
-            cookie, until=keyring.now() + self.tokens.refresh_seconds, user=user, redirect_uri=uri,
-            scopes=tuple(sorted({*before, *consent.scopes})),
-        )  # fmt: skip
-        name = consent_cookie_name(self.tokens.issuer, consent.client)
-        return set_cookie(name, await keyring.seal(remembered), self.tokens.refresh_seconds)
-
-    def _client_url(self, consent: ConsentRequest, error: str, description: str) -> str:
-        return client_url(
-            self.tokens.issuer, consent.redirect_uri, consent.state, error=error, error_description=description
-        )
+        scopes = tuple(sorted({*before, *consent.scopes}))
+        return await self.cookie_headers(replace(cookie, until=until, user=user, redirect_uri=uri, scopes=scopes))
 
     def _failure_page(self, consent: ConsentRequest, failure: OAuthError) -> RouteResponse:
         """Why this can't go on, and a link to the client, which the user has allowed."""
         name = consent.name or urlsplit(consent.redirect_uri).netloc
         error = "access_denied" if failure.error == "invalid_grant" else failure.error  # that is for token endpoints
-        url = self._client_url(consent, error, failure.description)
-        link = (
-            "" if failure.description == OLD_PAGE else f'<p><a href="{escape(url)}">Go back to {escape(name)}</a></p>'
-        )
-        return error_page(failure, link)
+        url = self.client_url(consent.redirect_uri, consent.state, error=error, error_description=failure.description)
+        link = f'<p><a href="{escape(url)}">Go back to {escape(name)}</a></p>'
+        return error_page(failure, "" if failure.description == OLD_PAGE else link)

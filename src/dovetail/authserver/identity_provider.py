@@ -9,7 +9,7 @@ import hmac
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import quote_plus, urlencode
@@ -19,7 +19,7 @@ import msgspec
 from dovetail.auth import jose
 from dovetail.auth.fetch import Fetched, FetchFailed, FetchRequest, is_loopback_url, make_fetch, plain, shown
 from dovetail.auth.jwt import LEEWAY, RemoteKeys, is_secure_url
-from dovetail.auth.principal import MAX_TOKEN, Confidential, VerifierUnavailable, is_in_lifetime
+from dovetail.auth.principal import Confidential, VerifierUnavailable, is_in_lifetime
 from dovetail.authserver.oauth_http import FORM, OAuthError
 from dovetail.authserver.providers import Identity, Provider
 from dovetail.protocol.pagination import encode_base64url
@@ -28,9 +28,9 @@ T = TypeVar("T")
 MAX_ANSWER = 256 * 1024  # bytes
 METADATA_TTL = 3600.0  # seconds
 GRANTED = "granted_scopes"  # our own among the claims: the scopes that the user has granted at the provider
-# Errors that say no to a code or a refresh token; all others say that something else is wrong.
-NOT_GOOD = {"invalid_grant", "interaction_required", "login_required", "consent_required"}
-NOT_GOOD |= {"bad_verification_code", "bad_refresh_token"}  # of GitHub
+# Errors that say no to a code, a refresh token or its user; all others say that something else is wrong.
+NOT_GOOD = {"invalid_grant", "access_denied", "interaction_required", "login_required", "consent_required"}
+NOT_GOOD |= {"bad_verification_code", "bad_refresh_token", "unverified_user_email"}  # of GitHub
 log = logging.getLogger("dovetail.authserver")
 
 
@@ -42,7 +42,7 @@ class Metadata(msgspec.Struct, frozen=True):
     issuer: str = ""
     jwks_uri: str = ""
     userinfo_endpoint: str = ""
-    token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)  # so says Discovery, 3
+    token_endpoint_auth_methods_supported: tuple[str, ...] = ()
     authorization_response_iss_parameter_supported: bool = False
 
 
@@ -59,7 +59,7 @@ class TokenAnswer(Confidential, frozen=True):
         """The lifetime of the access token; None if it does not expire, or is unknown."""
         try:
             seconds = float(self.expires_in or 0)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         return seconds if 0 < seconds < math.inf else None
 
@@ -71,12 +71,12 @@ class IdentityProvider:
         self.row = row
         self._client_id, self._client_secret = client_id, client_secret
         self._scopes = scopes
-        self._base = row.issuer or row.token_endpoint
+        self._issuers = row.issuers or (row.issuer,)
         # The operator has configured the provider, so it may be in a private network.
-        allow_loopback = is_loopback_url(self._base)
+        allow_loopback = is_loopback_url(row.issuer or row.token_endpoint)
         self._fetch = make_fetch(allow_loopback=allow_loopback, allow_private=True, max_bytes=MAX_ANSWER)
-        self._metadata: Metadata | None = None
-        self._read_at = 0.0
+        self._metadata = msgspec.convert(row, Metadata, from_attributes=True)
+        self._read_at = -math.inf
         self._keys: RemoteKeys | None = None  # with the metadata
 
     # ── for the user's browser ──
@@ -99,56 +99,45 @@ class IdentityProvider:
 
     async def check_response_issuer(self, issuer: str | None) -> None:
         """Check `iss` of the response (RFC 9207), which some providers send."""
-        if self.row.issuer:
-            is_required = (await self._endpoints()).authorization_response_iss_parameter_supported
-            is_template = any("{" in each for each in self._issuers)
-            if (issuer is None and is_required) or not (issuer is None or is_template or issuer in self._issuers):
-                raise self._untrusted(f"the response names the issuer {plain(str(issuer))!r}")
+        is_required = (await self._endpoints()).authorization_response_iss_parameter_supported
+        has_one_issuer = self.row.issuer and "{" not in self._issuers[0]
+        if has_one_issuer and issuer not in (self._issuers if is_required else (None, *self._issuers)):
+            raise self._untrusted(f"the response names the issuer {plain(str(issuer))!r}")
 
     # ── tokens ──
 
-    async def redeem(
-        self, code: str, redirect_uri: str, verifier: str, nonce: str
-    ) -> tuple[TokenAnswer, dict[str, Any]]:
-        """The tokens of a code, and the verified claims of its user, beside what they have granted."""
-        answer = await self._token(
+    async def redeem(self, code: str, redirect_uri: str, verifier: str, nonce: str) -> tuple[TokenAnswer, Identity]:
+        """The tokens of a code, and its user. Raises OAuthError."""
+        answer = await self.token(
             grant_type="authorization_code", code=code, redirect_uri=redirect_uri, code_verifier=verifier
         )
-        claims: dict[str, Any] = {}
-        if self.row.issuer:
-            claims = await self._id_token_claims(answer.id_token, nonce)
-        endpoint = (await self._endpoints()).userinfo_endpoint
-        if not self.row.issuer or (endpoint and self.row.asks_userinfo):
+        claims = await self._id_token_claims(answer.id_token, nonce) if self.row.issuer else {}
+        if self.row.asks_userinfo:
             profile = await self.profile(answer.access_token)
-            if self.row.issuer and profile.get("sub") != claims["sub"]:
+            if claims and profile and profile.get("sub") != claims["sub"]:
                 raise self._untrusted("the profile is of another user than the id token")
             claims = {**profile, **claims}
-        for each in self.row.lists:
-            if each.scope in self._scopes:
-                claims[each.claim] = await self._list(each.url, answer.access_token)
+        for name, (url, scope) in self.row.lists.items():
+            if scope in self._scopes:
+                claims[name] = await self._list(url, answer.access_token)
         granted = self._scopes if answer.scope is None else answer.scope.replace(",", " ").split()
-        return answer, {**claims, GRANTED: list(granted)}
-
-    def identity(self, claims: dict[str, Any]) -> Identity:
-        identity = self.row.identity(claims)
+        identity = self.row.identity({**claims, GRANTED: list(granted)})
         if identity is None:
             raise self._untrusted(f"the claims {', '.join(self.row.subject)} name no user")
-        return identity
-
-    async def refresh(self, refresh_token: str) -> TokenAnswer:
-        return await self._token(grant_type="refresh_token", refresh_token=refresh_token)
+        return answer, identity
 
     async def profile(self, access_token: str) -> dict[str, Any]:
         """The claims of the user of a token. Raises OAuthError; `invalid_grant` if the token is not good any more."""
-        url = (await self._endpoints()).userinfo_endpoint
-        response = await self._ask(_with_token(url, access_token))
+        if not (url := (await self._endpoints()).userinfo_endpoint):
+            return {}
+        response = await self._ask(url, {"Authorization": f"Bearer {access_token}"})
         if response.status == 401:
             raise OAuthError("invalid_grant", f"{self.row.name} has ended your sign-in; sign in again")
         return self._object(url, response, dict[str, Any])
 
     async def _list(self, url: str, access_token: str) -> list[dict[str, Any]]:
         """Objects that a user has; none if the user has not given us the right to know them."""
-        response = await self._ask(_with_token(url, access_token))
+        response = await self._ask(url, {"Authorization": f"Bearer {access_token}"})
         if response.status in (403, 404):
             log.info("%s: %s answered %s, so the list is empty", self.row.name, shown(url), response.status)
             return []
@@ -157,25 +146,23 @@ class IdentityProvider:
                 return msgspec.json.decode(response.body, type=list[dict[str, Any]])
         raise self._unavailable(f"{shown(url)} answered {response.status}, with no list of objects")
 
-    async def _token(self, **fields: str) -> TokenAnswer:
-        metadata = await self._endpoints()
-        methods, headers = metadata.token_endpoint_auth_methods_supported, {"Content-Type": FORM}
-        if "client_secret_basic" in methods and "client_secret_post" not in methods:
+    async def token(self, **fields: str) -> TokenAnswer:
+        """The answer to a grant, of this client. Raises OAuthError; `invalid_grant` if it is not good any more."""
+        metadata, headers = await self._endpoints(), {"Content-Type": FORM}
+        if self.row.issuer and "client_secret_post" not in metadata.token_endpoint_auth_methods_supported:
             pair = f"{quote_plus(self._client_id)}:{quote_plus(self._client_secret)}"
             headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         else:
             fields |= {"client_id": self._client_id, "client_secret": self._client_secret}
         url = metadata.token_endpoint
-        request = FetchRequest(url=url, method="POST", headers=headers, body=urlencode(fields).encode())
-        response = await self._ask(request)
+        response = await self._ask(url, headers, urlencode(fields).encode())
         document = jose.read_object(response.body)
         error = None if document is None else document.get("error")
         if isinstance(error, str) and response.status < 500 and response.status != 429:
             raise self.refusal(error)
         answer = self._object(url, response, TokenAnswer)
-        tokens = (answer.access_token, answer.refresh_token or "")
-        if answer.token_type.lower() != "bearer" or not tokens[0] or max(map(len, tokens)) > MAX_TOKEN:
-            raise self._untrusted(f"{shown(url)} answered with a token that is no bearer token, empty or huge")
+        if answer.token_type.lower() != "bearer" or not answer.access_token:
+            raise self._untrusted(f"{shown(url)} answered with a token that is empty, or no bearer token")
         return answer
 
     async def _id_token_claims(self, text: str | None, nonce: str) -> dict[str, Any]:
@@ -196,7 +183,6 @@ class IdentityProvider:
             "its nonce is another": hmac.compare_digest(str(claims.get("nonce")).encode(), nonce.encode()),
             "it names no user": isinstance(claims.get("sub"), str),
             f"its algorithm is {plain(algorithm)!r}": algorithm in jose.ASYMMETRIC,
-            "its key id is odd": kid is None or isinstance(kid, str),
         }
         for problem, holds in checks.items():
             if not holds:
@@ -211,38 +197,30 @@ class IdentityProvider:
 
     # ── metadata ──
 
-    @property
-    def _issuers(self) -> tuple[str, ...]:
-        return self.row.issuers or (self.row.issuer,)
-
     async def _endpoints(self) -> Metadata:
-        """The metadata, read once an hour."""
-        row, now = self.row, time.time()
-        if not row.issuer:
-            return Metadata(
-                row.authorization_endpoint, row.token_endpoint, userinfo_endpoint=row.userinfo_endpoint,
-                token_endpoint_auth_methods_supported=("client_secret_post",),
-            )  # fmt: skip
-        if self._metadata is None or not 0 <= now - self._read_at < METADATA_TTL:
-            known, self._metadata, self._read_at = self._metadata, await self._discover(), now
-            if known is None or known.jwks_uri != self._metadata.jwks_uri:
-                self._keys = RemoteKeys(self._fetch, row.issuer, self._metadata.jwks_uri, jose.ASYMMETRIC)
+        """The metadata of the row, or of the issuer, read once an hour."""
+        now = time.time()
+        if self.row.issuer and not 0 <= now - self._read_at < METADATA_TTL:
+            before, self._metadata, self._read_at = self._metadata, await self._discover(), now
+            if before.jwks_uri != self._metadata.jwks_uri:
+                self._keys = RemoteKeys(self._fetch, self.row.issuer, self._metadata.jwks_uri, jose.ASYMMETRIC)
         return self._metadata
 
     async def _discover(self) -> Metadata:
         url = f"{self.row.issuer.rstrip('/')}/.well-known/openid-configuration"
-        metadata = self._object(url, await self._ask(FetchRequest(url=url)), Metadata)
+        metadata = self._object(url, await self._ask(url), Metadata)
         if metadata.issuer not in self._issuers:
             raise self._untrusted(f"{shown(url)} is of another issuer: {plain(metadata.issuer)!r}")
         endpoints = (metadata.authorization_endpoint, metadata.token_endpoint, metadata.jwks_uri)
         for each in (*endpoints, metadata.userinfo_endpoint or metadata.jwks_uri):
-            if not is_secure_url(each, self._base):
+            if not is_secure_url(each, self.row.issuer):
                 raise self._untrusted(f"{shown(url)} names an endpoint that is not https: {shown(each)}")
         return metadata
 
     # ── requests and failures ──
 
-    async def _ask(self, request: FetchRequest) -> Fetched:
+    async def _ask(self, url: str, headers: Mapping[str, str] | None = None, body: bytes | None = None) -> Fetched:
+        request = FetchRequest(url=url, method="POST" if body else "GET", headers=headers or {}, body=body)
         try:
             return await self._fetch(request)
         except FetchFailed as failure:
@@ -271,13 +249,10 @@ class IdentityProvider:
         """The OAuthError for an error code of the provider."""
         name = self.row.name
         if error in NOT_GOOD:
+            log.info("%s refuses a user or a code with %r", name, error)
             return OAuthError("invalid_grant", f"{name} did not accept this sign-in, or not any more. Begin again.")
         if error in ("temporarily_unavailable", "server_error"):
             return self._unavailable(f"it says {error}")
         log.error("%s refuses this server with %r: check client id, secret, redirect URI, scopes", name, plain(error))
         text = f"{name} refuses this server, which is not set up as it should be. Tell who runs it."
         return OAuthError("server_error", text, status=502)
-
-
-def _with_token(url: str, access_token: str) -> FetchRequest:
-    return FetchRequest(url=url, headers={"Authorization": f"Bearer {access_token}"})

@@ -1,5 +1,6 @@
-"""`AuthServer`: an OAuth 2.1 authorization server as routes for an app, and a verifier of its tokens."""
+"""`AuthServer`: an OAuth 2.1 authorization server as routes for an app, and the verifier of its tokens."""
 
+import copy
 import logging
 import os
 import time
@@ -9,26 +10,19 @@ from urllib.parse import urlsplit
 
 from dovetail.auth.fetch import make_fetch
 from dovetail.auth.jose import ASSERTIONS, require_library
-from dovetail.auth.principal import Principal, Verifier
+from dovetail.auth.principal import Principal
 from dovetail.auth.settings import checked_url
 from dovetail.authserver.auth_store import AuthStore, BackendSelector, Keyring
-from dovetail.authserver.authorize import Authorization
+from dovetail.authserver.authorize import PasswordSignIn
 from dovetail.authserver.callback import ProviderSignIn
 from dovetail.authserver.clients import AUTH_METHODS, GRANTS, MAX_METADATA, ClientDirectory, OAuthClient, check_clients
-from dovetail.authserver.oauth_http import (
-    MAX_BYTES,
-    PUBLIC_HEADERS,
-    OAuthError,
-    RouteHandler,
-    json_endpoint,
-    url_problem,
-)
+from dovetail.authserver.oauth_http import MAX_BYTES, PUBLIC_HEADERS, RouteHandler, json_endpoint, url_problem
 from dovetail.authserver.passwords import Passwords
 from dovetail.authserver.sign_in import SignIn
-from dovetail.authserver.tokens import GRANT, ProtectedResource, TokenEndpoint, TokenIssuer
+from dovetail.authserver.tokens import ProtectedResource, TokenEndpoint, TokenIssuer
 from dovetail.authserver.upstream import Upstream
 from dovetail.engine.options import secrets_from_env
-from dovetail.errors import SetupError, ToolError, Unauthorized
+from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
 from dovetail.transports.http.asgi import App
 from dovetail.transports.http.routes import STATE, RouteRequest, RouteResponse, route_app
@@ -42,7 +36,9 @@ log = logging.getLogger("dovetail.authserver")
 
 
 class AuthServer:
-    """An OAuth 2.1 authorization server, for development and small deployments."""
+    """An OAuth 2.1 authorization server. As `Server(auth=...)` it verifies its tokens, and its routes are served."""
+
+    binds_keys = False
 
     def __init__(
         self,
@@ -81,14 +77,19 @@ class AuthServer:
         self._access_seconds, self._refresh_seconds = access_seconds, refresh_seconds
         self._registration = registration
         self._clients = check_clients(clients, self._resource.scopes)
-        self._sign_in = _checked_sign_in(sign_in)
-        if isinstance(self._sign_in, Passwords):
-            self._sign_in.reserve(self._clients)
+        given: Any = sign_in
+        if not isinstance(given, Passwords | SignIn):
+            fix = 'write SignIn.github(client_id, client_secret), or another provider, or Passwords("users.json")'
+            raise SetupError(f"AuthServer: sign_in= is a {type(given).__name__}, not how users sign in; {fix}")
+        if isinstance(sign_in, Passwords):
+            sign_in.reserve(self._clients)
+        self._users = sign_in
         self._fetch = make_fetch(allow_loopback=allow_loopback_cimd, max_bytes=MAX_METADATA) if cimd else None
         self._secrets = secrets_from_env(os.environ)
         self._clock = clock
         self._backends = BackendSelector(state, issuer)
         self._endpoints: dict[StateBackend, _Endpoints] = {}
+        self._app_state: StateBackend | None = None
 
     def routes(self) -> dict[str, App]:
         """The routes for `server.asgi(routes=...)` or `server.run("http", routes=...)`."""
@@ -100,20 +101,33 @@ class AuthServer:
         methods = {"jwks": "GET", "token": "POST", "revoke": "POST"}
         for name, method in (methods | ({"register": "POST"} if self._registration else {})).items():
             routes[f"{base}/{name}"] = (json_endpoint(self._route(name)), [method, "OPTIONS"])
-        if isinstance(self._sign_in, SignIn):
+        if isinstance(self._users, SignIn):
             routes[f"{base}/callback"] = (self._route("callback"), ["GET"])
         return {
             path: route_app(route, methods, max_body_bytes=MAX_BYTES, run_in_thread=_no_thread)
             for path, (route, methods) in routes.items()
         }
 
-    def verifier(self) -> Verifier:
-        """A verifier for `Server(auth=...)`, which verifies tokens of this server without HTTP."""
-        return LocalVerifier(self)
+    def for_app(self, state: "StateBackend") -> "AuthServer":
+        """The same with the state of an app, unless it has one of its own."""
+        bound = copy.copy(self)
+        bound._app_state = state
+        bound.endpoints(state)  # logs a warning about a state that workers do not share
+        return bound
+
+    async def verify(self, token: str) -> Principal | None:
+        return await self.endpoints(self._app_state).verify(token)
+
+    async def upstream_token(self, principal: Principal, state: "StateBackend") -> str | None:
+        upstream = self.endpoints(self._app_state or state).upstream
+        return None if upstream is None else await upstream.token_of(principal)
 
     async def close(self) -> None:
         """Close the state that was opened by a URL. The next request opens it again."""
-        self._endpoints.clear()
+        upstreams = [each.upstream for each in self._endpoints.values() if each.upstream is not None]
+        self._endpoints.clear()  # for all copies
+        for upstream in upstreams:
+            await upstream.close()
         await self._backends.close()
 
     def endpoints(self, app_state: "StateBackend | None") -> "_Endpoints":
@@ -143,21 +157,17 @@ class AuthServer:
             access_seconds=self._access_seconds,
             refresh_seconds=self._refresh_seconds,
         )
-        path = urlsplit(self._url("authorize")).path
-        users: Passwords | ProviderSignIn
-        if isinstance(self._sign_in, Passwords):
-            users = self._sign_in
+        users, upstream, callback = self._users, None, None
+        if isinstance(users, Passwords):
+            page = PasswordSignIn(clients=clients, tokens=tokens, users=users).page
         else:
-            users = ProviderSignIn(
-                redirect_uri=self._url("callback"), sign_in=self._sign_in, tokens=tokens,
-                upstream=Upstream(self._sign_in.provider, tokens),
-            )  # fmt: skip
-        page = Authorization(path=path, clients=clients, users=users, tokens=tokens).page
-        endpoint = TokenEndpoint(clients=clients, issuer=tokens, users=users)
+            upstream = Upstream(users.provider, tokens)
+            elsewhere = ProviderSignIn(clients=clients, tokens=tokens, users=users, upstream=upstream)
+            page, callback = elsewhere.page, elsewhere.callback
+        endpoint = TokenEndpoint(clients=clients, issuer=tokens, users=users, upstream=upstream)
         return _Endpoints(
-            page, endpoint.token, endpoint.revoke, clients.register, tokens.jwks, tokens.verify,
-            *((None, None) if isinstance(users, Passwords) else (users.callback, users.upstream)),
-        )  # fmt: skip
+            page, endpoint.token, endpoint.revoke, clients.register, tokens.jwks, tokens.verify, callback, upstream
+        )
 
     def _route(self, name: str) -> RouteHandler:
         """The endpoint of this name, with the state of the app that it is mounted in."""
@@ -210,41 +220,6 @@ class _Endpoints(NamedTuple):
     upstream: Upstream | None
 
 
-class LocalVerifier:
-    """Verifier for servers that the authorization server is mounted in."""
-
-    binds_keys = False
-
-    def __init__(self, server: AuthServer, state: "StateBackend | None" = None) -> None:
-        """`state` is that of the app that the verifier was made for, if any."""
-        self.issuer = server.issuer
-        self.resource = server.resource
-        self._server = server
-        self._state = state
-
-    def for_app(self, state: "StateBackend") -> "LocalVerifier":
-        self._server.endpoints(state)  # logs a warning about a state that workers do not share
-        return LocalVerifier(self._server, state)
-
-    async def close(self) -> None:
-        await self._server.close()
-
-    async def verify(self, token: str) -> Principal | None:
-        return await self._server.endpoints(self._state).verify(token)
-
-    async def upstream_token(self, principal: Principal, state: "StateBackend") -> str:
-        """The access token of the identity provider where this user has signed in. Raises Unauthorized, ToolError."""
-        upstream = self._server.endpoints(self._state or state).upstream
-        if upstream is None:
-            raise RuntimeError("ctx.upstream_token() needs AuthServer(sign_in=SignIn...), not Passwords")
-        try:
-            return await upstream.access_token(principal.claims.get(GRANT, ""))
-        except OAuthError as failure:
-            if failure.error == "invalid_grant":
-                raise Unauthorized(failure.description, error="invalid_token") from None
-            raise ToolError(failure.description) from None
-
-
 def _checked_issuer(issuer: str) -> str:
     why = url_problem(issuer, "an issuer")
     if why is None and "?" in issuer:
@@ -252,13 +227,6 @@ def _checked_issuer(issuer: str) -> str:
     if why is not None:
         raise SetupError(f'AuthServer: issuer={issuer!r} is not possible: {why}; "https://login.example.com" is')
     return issuer
-
-
-def _checked_sign_in(given: Any) -> Passwords | SignIn:
-    if isinstance(given, Passwords | SignIn):
-        return given
-    fix = 'write SignIn.github(client_id, client_secret), or another provider, or Passwords("users.json")'
-    raise SetupError(f"AuthServer: sign_in= is a {type(given).__name__}, not how users sign in; {fix}")
 
 
 async def _no_thread(function: Callable[[], Any], *, label: str) -> NoReturn:

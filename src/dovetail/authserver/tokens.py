@@ -24,13 +24,14 @@ from dovetail.authserver.auth_store import AuthStore, Keyring, Sealed
 from dovetail.authserver.clients import CODE, CREDENTIALS, REFRESH, ClientDirectory, OAuthClient
 from dovetail.authserver.oauth_http import PUBLIC_HEADERS, OAuthError, digest, form_fields, json_response
 from dovetail.authserver.passwords import Passwords
+from dovetail.authserver.sign_in import SignIn
 from dovetail.errors import ProtocolError
 from dovetail.protocol.pagination import encode_base64url
 from dovetail.state.base import StoreFull, StoreUnavailable
 from dovetail.transports.http.routes import RouteRequest, RouteResponse
 
 if TYPE_CHECKING:
-    from dovetail.authserver.callback import ProviderSignIn
+    from dovetail.authserver.upstream import Upstream
 
 CODE_LIFETIME = 60.0  # seconds
 REUSE_GRACE = 10.0  # seconds in which a refresh token may be used again: clients do that in parallel calls
@@ -115,6 +116,10 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     keyring: Keyring
     access_seconds: float
     refresh_seconds: float
+
+    def url(self, name: str) -> str:
+        """The URL of an endpoint."""
+        return f"{self.issuer.rstrip('/')}/{name}"
 
     async def code(self, grant: Grant, redirect_uri: str, challenge: str) -> str:
         until, redirect = self.keyring.now() + CODE_LIFETIME, digest(redirect_uri)
@@ -234,7 +239,8 @@ class TokenEndpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     clients: ClientDirectory
     issuer: TokenIssuer
-    users: "Passwords | ProviderSignIn"
+    users: Passwords | SignIn
+    upstream: "Upstream | None" = None  # of users who sign in at an identity provider
 
     async def token(self, request: RouteRequest) -> RouteResponse:
         form = await form_fields(request)
@@ -269,9 +275,8 @@ class TokenEndpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         if await self.users.fingerprint(grant.user) != grant.fingerprint:
             await self.issuer.revoke(grant.id, grant.ends)
             raise _bad_grant("This user is not known any more, or has a new password")
-        if not isinstance(self.users, Passwords):
-            upstream = self.users.upstream
-            await (upstream.check(grant.id) if number else upstream.keep(grant.id, grant.ends))
+        if self.upstream is not None:
+            await (self.upstream.access_token(grant.id, is_checked=True) if number else self.upstream.keep(grant))
         resource = self.issuer.resource
         scopes = sorted(wanted & resource.requested_scopes(None, client.scopes) & resource.scopes.keys())
         response = self._token_response(await self.issuer.access_token(client.id, grant.user, scopes, grant), scopes)

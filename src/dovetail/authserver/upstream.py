@@ -3,11 +3,13 @@
 import asyncio
 from functools import partial
 
+from dovetail.auth.principal import Principal
 from dovetail.authserver.auth_store import Sealed
 from dovetail.authserver.identity_provider import IdentityProvider, TokenAnswer
 from dovetail.authserver.oauth_http import OAuthError
-from dovetail.authserver.tokens import TokenIssuer
-from dovetail.state.base import StoreUnavailable
+from dovetail.authserver.tokens import CODE_LIFETIME, GRANT, Grant, TokenIssuer
+from dovetail.errors import ToolError, Unauthorized
+from dovetail.state.base import StoreUnavailable, retry_while_unavailable
 
 EARLY = 60.0  # seconds before its end at which an access token is refreshed
 LEASE = 20.0  # seconds in which a worker refreshes a token; a fetch ends before
@@ -19,7 +21,9 @@ class UpstreamTokens(Sealed, frozen=True, kw_only=True, tag="upstream"):
     access_token: str
     refresh_token: str | None
     fresh_until: float | None  # shortly before it expires; None: it does not expire
-    number: int = 0  # of the refresh that they came by
+
+    def is_fresh(self, now: float) -> bool:
+        return self.fresh_until is None or now < self.fresh_until
 
 
 class Upstream:
@@ -30,100 +34,93 @@ class Upstream:
         self._issuer, self._store, self._keyring = tokens, tokens.store, tokens.keyring
         self._running: dict[str, asyncio.Task[UpstreamTokens]] = {}  # refreshes, by grant
 
-    async def put(self, id: str, ends: float, answer: TokenAnswer, seconds: float) -> None:
-        """Store the tokens of a new grant for some seconds; `keep` extends that when its code is redeemed."""
-        await self._store.put(
-            "upstream", id, await self._seal(_tokens(answer, None, ends, self._keyring.now())), seconds
-        )
+    async def close(self) -> None:
+        """Wait for the refreshes of this event loop, even if their calls are gone: the provider gives tokens once."""
+        running = [task for task in self._running.values() if task.get_loop() is asyncio.get_running_loop()]
+        await asyncio.gather(*running, return_exceptions=True)
 
-    async def keep(self, id: str, ends: float) -> None:
-        await self._store.touch("upstream", id, max(ends - self._keyring.now(), 1.0))
+    async def keep(self, grant: Grant) -> None:
+        """Keep the tokens of a new grant, whose code is being redeemed, until its end."""
+        await self._store.touch("upstream", grant.id, max(grant.ends - self._keyring.now(), 1.0))
 
-    async def access_token(self, id: str) -> str:
-        """The access token of a grant, refreshed if needed. Raises OAuthError."""
-        tokens = await self._fresh(id)
-        if _is_fresh(tokens, self._keyring.now()):
-            return tokens.access_token
-        await self._issuer.revoke(id, tokens.until)  # or the client would come back with a new token of this grant
-        name = self.provider.row.name
-        raise OAuthError("invalid_grant", f"The token of {name} has expired and can't be refreshed; sign in again")
+    async def token_of(self, principal: Principal) -> str:
+        """The access token for tools that act for a user. Raises Unauthorized if the user has to sign in again."""
+        try:
+            return await self.access_token(principal.claims[GRANT])
+        except OAuthError as failure:
+            if failure.error == "invalid_grant":
+                raise Unauthorized(failure.description, error="invalid_token") from None
+            raise ToolError(failure.description) from None
 
-    async def check(self, id: str) -> None:
-        """Check that the provider still knows the user. Raises OAuthError, and ends the grant if it says no."""
-        tokens = await self._fresh(id)
-        if tokens.fresh_until is None and not self.provider.row.issuer:
-            try:
+    async def access_token(self, id: str, *, is_checked: bool = False) -> str:
+        """The access token of a grant, refreshed if needed; `is_checked`: one that never expires is tried at the user's
+        profile. Raises OAuthError; if the provider says no, the grant ends.
+        """
+        try:
+            tokens = await self._fresh(id)
+            if is_checked and tokens.fresh_until is None:
                 await self.provider.profile(tokens.access_token)
-            except OAuthError as failure:
-                await self._end_if_refused(id, tokens.until, failure)
-                raise
+        except OAuthError as failure:
+            if failure.error == "invalid_grant":
+                await self._issuer.revoke(id, self._keyring.now())
+            raise
+        return tokens.access_token
 
     async def _fresh(self, id: str) -> UpstreamTokens:
-        """The tokens of a grant: fresh ones, or expired ones that can't be refreshed."""
         tokens, _ = await self._read(id)
-        if tokens.refresh_token is None or _is_fresh(tokens, self._keyring.now()):
+        if tokens.is_fresh(self._keyring.now()):
             return tokens
-        if id not in self._running:  # the calls of this worker wait for one request
-            self._running[id] = asyncio.create_task(self._refresh(id))
-            self._running[id].add_done_callback(partial(self._done, id))
+        if id not in self._running:  # the calls of this worker wait for one request, which outlives each of them
+            task = self._running[id] = asyncio.create_task(self._refresh(id))
+            task.add_done_callback(lambda _: self._running.pop(id))
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())  # all calls may be gone
         return await asyncio.shield(self._running[id])
-
-    def _done(self, id: str, task: "asyncio.Task[UpstreamTokens]") -> None:
-        del self._running[id]
-        _ = task.cancelled() or task.exception()  # all calls that waited may be gone
 
     async def _refresh(self, id: str) -> UpstreamTokens:
         """Refresh under a claim; other workers wait until the record has changed, or the claim has expired."""
         for _ in range(POLLS):
             tokens, version = await self._read(id)
-            if _is_fresh(tokens, self._keyring.now()):
+            if tokens.is_fresh(self._keyring.now()):
                 return tokens
-            claim = f"{id}/{tokens.number}"
-            if await self._store.claim("refreshing", claim, LEASE):
-                if (await self._read(id))[1] == version:
-                    return await self._refresh_now(id, tokens, version, claim)
-            else:
+            if tokens.refresh_token is None:  # the provider can't be asked for this user any more
+                raise self._ended("The token of {} has expired and can't be refreshed")
+            claim = f"{id}/{version}"
+            if not await self._store.claim("refreshing", claim, LEASE):
                 await asyncio.sleep(POLL_INTERVAL)
+            elif (await self._read(id))[1] == version:  # this worker may have been asleep
+                try:
+                    answer = await self.provider.token(grant_type="refresh_token", refresh_token=tokens.refresh_token)
+                except OAuthError:
+                    await self._store.delete("refreshing", claim)  # the next call tries again
+                    raise
+                return await self.put(id, answer, tokens.until, tokens.refresh_token, version)
         raise StoreUnavailable
-
-    async def _refresh_now(self, id: str, tokens: UpstreamTokens, version: int, claim: str) -> UpstreamTokens:
-        try:
-            answer = await self.provider.refresh(tokens.refresh_token or "")
-        except OAuthError as failure:
-            await self._end_if_refused(id, tokens.until, failure)
-            await self._store.delete("refreshing", claim)  # the next call tries again
-            raise
-        now = self._keyring.now()
-        new = _tokens(answer, tokens, tokens.until, now)
-        await self._store.replace("upstream", id, await self._seal(new), max(new.until - now, 1.0), version)
-        return new
-
-    async def _end_if_refused(self, id: str, ends: float, failure: OAuthError) -> None:
-        if failure.error == "invalid_grant":
-            await self._issuer.revoke(id, ends)
 
     async def _read(self, id: str) -> tuple[UpstreamTokens, int]:
         value, version = await self._store.entry("upstream", id)
         tokens = await self._keyring.open(value.decode(), UpstreamTokens)
         if tokens is None:
-            raise OAuthError("invalid_grant", f"The sign-in at {self.provider.row.name} has ended; sign in again")
+            raise self._ended("The sign-in at {} has ended")
         return tokens, version
 
-    async def _seal(self, tokens: UpstreamTokens) -> bytes:
-        return (await self._keyring.seal(tokens)).encode()
+    def _ended(self, text: str) -> OAuthError:
+        return OAuthError("invalid_grant", f"{text.format(self.provider.row.name)}; sign in again")
 
-
-def _tokens(answer: TokenAnswer, before: UpstreamTokens | None, ends: float, now: float) -> UpstreamTokens:
-    """A provider that does not rotate refresh tokens gives none again."""
-    seconds = answer.seconds
-    return UpstreamTokens(
-        until=ends,
-        access_token=answer.access_token,
-        refresh_token=answer.refresh_token or (before.refresh_token if before else None),
-        fresh_until=None if seconds is None else now + seconds - min(EARLY, seconds / 2),
-        number=before.number + 1 if before else 0,
-    )
-
-
-def _is_fresh(tokens: UpstreamTokens, now: float) -> bool:
-    return tokens.fresh_until is None or now < tokens.fresh_until
+    async def put(
+        self, id: str, answer: TokenAnswer, until: float, refresh_token: str | None = None, version: int = 0
+    ) -> UpstreamTokens:
+        """Store tokens instead of a version; those of a new grant as long as its code is good. A provider that does not
+        rotate refresh tokens gives none again.
+        """
+        now, seconds = self._keyring.now(), answer.seconds
+        tokens = UpstreamTokens(
+            until=until,
+            access_token=answer.access_token,
+            refresh_token=answer.refresh_token or refresh_token,
+            fresh_until=None if seconds is None else now + seconds - min(EARLY, seconds / 2),
+        )
+        sealed = (await self._keyring.seal(tokens)).encode()
+        ttl = max(until - now, 1.0) if version else 2 * CODE_LIFETIME
+        store = partial(self._store.replace, "upstream", id, sealed, ttl, version)
+        await retry_while_unavailable(store, lambda: self._keyring.now() < now + LEASE)  # they are given once
+        return tokens

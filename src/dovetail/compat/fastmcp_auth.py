@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dovetail.auth import Auth, Introspection, Jwt
-from dovetail.authserver import AuthServer, SignIn
-from dovetail.authserver.providers import openid_connect
+from dovetail.authserver import AuthServer, Provider, SignIn
 from dovetail.compat import no_equal
 from dovetail.compat.fastmcp_context import PAGE
 from dovetail.compat.shared import AccessToken, PeerVerifier
@@ -365,10 +364,11 @@ def _issuer(own: Mapping[str, Any]) -> str:
 
 
 def _open_id(issuer: str, own: Mapping[str, Any], *credentials: str, **options: Any) -> SignIn:
-    row = openid_connect(issuer, "")
+    host = urlsplit(issuer).netloc
     parameters = {"audience": own["audience"]} if own.get("audience") else {}
     issuers = (issuer, f"{issuer}/")  # some end in a slash
-    return SignIn(msgspec.structs.replace(row, issuers=issuers, parameters=parameters), *credentials, **options)
+    row = Provider(name=host, key=host, issuer=issuer, issuers=issuers, parameters=parameters)
+    return SignIn(row, *credentials, **options)
 
 
 def _provider(name: str, make: Callable[..., SignIn]) -> type[SignInProvider]:

@@ -140,10 +140,11 @@ class Context(Generic[Value, RequestValue]):
 
         It is refreshed if needed. Where the provider refuses that, the call ends with 401, and the user signs in again.
         """
-        auth = self._served.options.auth
-        if auth is None:
-            raise RuntimeError("ctx.upstream_token() needs Server(auth=AuthServer(..., sign_in=SignIn...))")
-        return await auth.upstream_token(self.principal, self._served.state)
+        auth, principal = self._served.options.auth, self.principal
+        token = await auth.upstream_token(principal, self._served.state) if auth and principal else None
+        if token is None:
+            raise RuntimeError("ctx.upstream_token() is for users who have signed in by AuthServer(sign_in=SignIn...)")
+        return token
 
     @property
     def meta(self) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from dovetail.registry import registration as kinds
 from dovetail.registry.registration import Kind, OutputPolicy, checked_options, parse_rates
 
 if TYPE_CHECKING:
-    from dovetail.auth.settings import Auth, AuthOption
+    from dovetail.auth.principal import Verifier, VerifyFunction
+    from dovetail.auth.settings import Auth
     from dovetail.engine.audit import AuditFunction
     from dovetail.engine.tool_search import SearchFunction
     from dovetail.registry.registration import Rate
@@ -173,7 +174,7 @@ class ServerOptions(TypedDict, total=False):
     max_message_bytes: int
     state_quota: int
     state_ttl: float
-    auth: "Auth | AuthOption | Sequence[AuthOption]"
+    auth: "Auth | Verifier | VerifyFunction | Sequence[Verifier | VerifyFunction]"
     secret: str | bytes | Sequence[str | bytes]
 
 

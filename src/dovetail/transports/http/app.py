@@ -9,7 +9,6 @@ import contextvars
 import logging
 from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -30,7 +29,7 @@ from dovetail.transports.http.event_store import MAX_STREAMS
 from dovetail.transports.http.in_flight import AppStatus, InFlight
 from dovetail.transports.http.legacy_sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
 from dovetail.transports.http.options import HttpOptions
-from dovetail.transports.http.origin import Cors, OriginPolicy, is_loopback
+from dovetail.transports.http.origin import Cors, OriginPolicy
 from dovetail.transports.http.proxies import TrustedProxies
 from dovetail.transports.http.request import HttpRequest, RequestHandler, invalid_request
 from dovetail.transports.http.routes import APP_STATUS, BODIES, PROXIES, STATE, RouteTable, front_page
@@ -60,20 +59,19 @@ class HttpApp:
             self._state: StateBackend | None = None
         else:
             self._state = _default_state(options) if options.state is None else options.state
-        public_url = None if (auth := engine.options.auth) is None else auth.public_url_from(options.public_url)
-        self._origin_policy = _origin_policy(options, public_url, bound_to)
+        self._origin_policy = OriginPolicy(options.allowed_hosts, options.allowed_origins, bound_to=bound_to)
         self._cors = Cors(options.cors)
         self._proxies = TrustedProxies(options.trusted_proxies)
         own = {path.removesuffix("/") for path in options.routes}  # of the author, also for the health
         self._public_handlers: dict[str, RequestHandler] = dict.fromkeys(HEALTH_PATHS - own, self._health)
         self._documents = documents = None
-        if auth is not None:
+        if (auth := engine.options.auth) is not None:
             if options.identify is not None:
                 raise SetupError("identify= and Server(auth=) both say who is asking; choose one of them")
             documents = ResourceDocuments(engine, auth, options, self._origin_policy, self._proxies)
             self._documents = documents
             self._public_handlers |= dict.fromkeys(documents.routes, documents.serve)
-            routes = {**documents.auth_routes(), **options.routes}
+            routes = {**documents.auth_routes, **options.routes}
             self._options = options = msgspec.structs.replace(options, routes=routes)
         self._urls = documents.urls if documents else ResourceUrls(options.public_url, options.path, self._proxies)
         self._new_request = HttpRequest.from_scope
@@ -298,15 +296,6 @@ def route_of(scope: Scope) -> str:
         if prefix and is_below(path, prefix):
             return path[len(prefix) :].rstrip("/")
     return path.rstrip("/")
-
-
-def _origin_policy(options: HttpOptions, public_url: str | None, bound_to: str | None) -> OriginPolicy:
-    """The host and the origin of a known public URL are allowed, too."""
-    origins, own, url = options.allowed_origins, [], urlsplit(public_url or "")
-    if url.hostname is not None and not is_loopback(url.hostname):
-        origins = [*origins, f"{url.scheme}://{url.netloc}"]
-        own = [f"[{url.hostname}]" if ":" in url.hostname else url.hostname]
-    return OriginPolicy(options.allowed_hosts, origins, bound_to=bound_to, own_hosts=own)
 
 
 def _default_state(options: HttpOptions) -> MemoryState:

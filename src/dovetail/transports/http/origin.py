@@ -82,13 +82,9 @@ class OriginPolicy:
     """Decides on each pair of Host and Origin, and caches the decision."""
 
     def __init__(
-        self, allowed_hosts: Sequence[str] | None, allowed_origins: Sequence[str], *, bound_to: str | None,
-        own_hosts: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        """`own_hosts` are allowed, too; they alone don't say that there are no others."""
-        self._hosts = _patterns(
-            "allowed_hosts", (*(allowed_hosts or ()), *own_hosts), partial(_web_pattern, None, fix=_HOSTS)
-        )
+        self, allowed_hosts: Sequence[str] | None, allowed_origins: Sequence[str], *, bound_to: str | None
+    ) -> None:
+        self._hosts = _patterns("allowed_hosts", allowed_hosts or (), partial(_web_pattern, None, fix=_HOSTS))
         self._origins = _patterns("allowed_origins", allowed_origins, _origin_pattern)
         self._checks_host: bool | None = None  # None: the local address of each request decides
         self._decisions: dict[_Key, _Refusal | None] = {}
@@ -101,6 +97,12 @@ class OriginPolicy:
             self._checks_host = is_loopback(bound_to)
             if not self._checks_host:
                 self._warn_of_unchecked_host(bound_to)
+
+    def allow(self, origin: str) -> None:
+        """Allow the origin of a public URL, and its host on any port. That does not say that there are no others."""
+        own = _patterns("public_url", [origin], _origin_pattern)
+        self._origins += own
+        self._hosts += [each._replace(scheme=None, port=None) for each in own]
 
     def check(self, headers: Headers, server: tuple[str, int | None] | None) -> None:
         """Check both headers; log a refusal and raise ProtocolError. `server`: the local socket of the ASGI scope."""

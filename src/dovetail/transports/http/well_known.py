@@ -60,14 +60,14 @@ class ResourceUrls(msgspec.Struct, eq=False):
         """The URL of the request, which a DPoP proof is made for."""
         if self.public_url is not None and route in ("", self.path):
             return self.public_url
-        return f"{self._base(scope) or self._public_origin()}{route}"
+        return f"{self._base(scope) or self.public_origin()}{route}"
 
     def metadata(self, scope: Scope, route: str) -> str:
         """The URL of the document about the endpoint of a route."""
         base = self._base(scope)
         if base is not None:
             return f"{base}{WELL_KNOWN}{self._endpoint(scope, route)}"
-        return f"{self._public_origin()}{WELL_KNOWN}{public_path(self.public_url)}"
+        return f"{self.public_origin()}{WELL_KNOWN}{public_path(self.public_url)}"
 
     def _endpoint(self, scope: Scope, route: str) -> str:
         if route in (STREAM_ROUTE, MESSAGES_ROUTE):
@@ -84,7 +84,7 @@ class ResourceUrls(msgspec.Struct, eq=False):
             return url  # the endpoint is the mount path itself
         return url.removesuffix(self.path) if url.endswith(self.path) else None
 
-    def _public_origin(self) -> str:
+    def public_origin(self) -> str:
         parts = urlsplit(self.public_url or "")
         return f"{parts.scheme}://{parts.netloc}"
 
@@ -96,24 +96,22 @@ class ResourceDocuments:
         self._engine = engine
         self.auth = auth
         self._origin_policy = origin_policy
-        public_url = auth.public_url_from(options.public_url)
+        public_url = auth.public_url
+        if options.public_url is not None:
+            public_url = auth.check_public_url(options.public_url, "Server")
         self.urls = ResourceUrls(public_url, options.path, proxies)
+        if public_url is not None:
+            origin_policy.allow(self.urls.public_origin())
         endpoints = {"", options.path, public_path(public_url), *((STREAM_ROUTE,) if options.sse else ())}
         # Without an authorization server, where users get tokens by hand, there are no documents.
         self.routes = frozenset(f"{WELL_KNOWN}{each}" for each in endpoints if auth.authorization_servers)
-
-    def auth_routes(self) -> dict[str, App]:
-        """The routes of authorization servers in `Server(auth=...)`.
-
-        An app that is mounted, or behind a proxy that removes a prefix, gets their public paths without the beginning:
-        the mount path, which is that of the public URL without `path`, or all of it if the endpoint is the mount path.
-        """
-        endpoint = public_path(self.urls.public_url)
-        bases = dict.fromkeys((endpoint, endpoint.removesuffix(self.urls.path), ""))
-        return {
+        # An app that is mounted, or behind a proxy that removes a prefix, gets public paths without the mount path:
+        # that of the public URL without `path`, or all of it if the endpoint is the mount path.
+        endpoint = public_path(public_url)
+        self.auth_routes = {
             path.removeprefix(base): app
-            for base in bases
-            for path, app in self.auth.routes.items()
+            for base in (endpoint, endpoint.removesuffix(options.path), "")
+            for path, app in auth.routes.items()
             if path.startswith(f"{base}/")
         }
 
@@ -141,11 +139,11 @@ class ResourceDocuments:
         """Serve the documents at the origin, where `path` or `public_url` holds the full path of the endpoint."""
         url = self.urls.public_url
         full_path = self.urls.path if url is None else public_path(url)
-        asked = FOLDER + request.scope["path"].rstrip("/")  # some hosts have removed the folder, and some have not
-        for path, app in self.auth.routes.items():
-            if path.startswith(f"{FOLDER}/") and asked in (path, FOLDER + path):
-                self.check_headers(request)
-                return app(request.scope, request.receive, request.send)
+        path = request.scope["path"].rstrip("/").removeprefix(FOLDER)  # which some hosts have removed
+        app: App | None = self.auth.routes.get(FOLDER + path)
+        if app is not None:
+            self.check_headers(request)
+            return app(request.scope, request.receive, request.send)
         _, name, endpoint = request.scope["path"].rpartition(NAME)
         if not name or endpoint.rstrip("/") not in ("", full_path):
             raise invalid_request(404, f"There is nothing at this path; the document is at {WELL_KNOWN}{full_path}")
