@@ -1,6 +1,8 @@
 """Programs that serve MCP, each in a process of its own, listed and called over stdio: one line of JSON in, one out.
 
-    python peer_host.py fastmcp PACKAGES < jobs     with {"file": ..., "folder": ..., "calls": [[method, params], ...] or null}
+    python peer_host.py fastmcp PACKAGES < jobs
+
+A job is {"file": ..., "folder": ..., "calls": [[method, params], ...] or null}.
 
 It runs in the environment of the library that is named, which is imported once; then each program is a fork. Only
 Python's own library is used besides. No program reaches the network beyond this machine.
@@ -229,7 +231,7 @@ def value(schema: Any, root: Any, *, required_only: bool = False, depth: int = 0
     if kind in ("integer", "number"):
         low = schema.get("minimum", schema.get("exclusiveMinimum", 1) + 1)
         return max(min(3, schema.get("maximum", 3)), low)
-    plain = {"boolean": True, "null": None}
+    plain: dict[Any, Any] = {"boolean": True, "null": None}
     text = TEXTS.get(schema.get("format", ""), "text")
     return plain.get(kind, text.ljust(schema.get("minLength", 0), "x")[: schema.get("maxLength", 10_000)])
 
