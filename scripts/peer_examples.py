@@ -1,6 +1,6 @@
 """How many example servers of the peers do the same on Dovetail: each is listed and called on its library and on ours.
 
-    python scripts/peer_examples.py [--only mcp|fastmcp] [--match TEXT] [--sample N] [--json FILE]
+    python scripts/peer_examples.py [--only mcp|fastmcp] [--match TEXT] [--json FILE]
 
 The examples come from the peers' source distributions, fetched into .cache/peer_examples and never committed. What a
 peer itself can't run here is left out; so are results that differ between two runs of the peer. `dovetail migrate`
