@@ -96,14 +96,10 @@ class FastMCP(Server):
         self._is_on_stdio = False
         self._changes: list[Callable[[Any], Any]] = []  # of what is registered
         self.guards: list[Callable[[Any], Any]] = []  # of what its functions read
-        for each in transforms or ():
-            self.add_transform(each)
-        for each in middleware or ():
-            self.add_middleware(each)
-        for each in providers or ():
-            self.add_provider(each)
-        for each in tools or ():
-            self.add_tool(each)
+        adders: Any = (self.add_transform, self.add_middleware, self.add_provider, self.add_tool)
+        for add, parts in zip(adders, (transforms, middleware, providers, tools), strict=True):
+            for each in parts or ():
+                add(each)
 
     @property
     def local_provider(self) -> "FastMCP":
@@ -202,9 +198,8 @@ class FastMCP(Server):
 
     def _compile_resource(self, given: Resource, options: dict[str, Any]) -> tuple[Catalog[Any], Any]:
         if isinstance(hints := options.get("annotations"), Mapping):  # also hints of tools, which mean nothing here
-            options["annotations"] = {
-                key: hints[key] for key in hints.keys() & {"audience", "priority", "lastModified"}
-            }
+            kept = hints.keys() & {"audience", "priority", "lastModified"}
+            options["annotations"] = {key: hints[key] for key in kept}
         shown = {"mime_type": UI_TYPE if given.uri.startswith("ui://") else "text/plain"}
         options = {**shown, "description": given.description, **options}
         function = resource_function(given.fn)
@@ -408,14 +403,13 @@ class HostedApp:
 
 
 class TasksExtension:
-    """Tasks, which are a part of Dovetail."""
+    """Tasks, and the storage of events, which are parts of Dovetail."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
 
-class EventStore(TasksExtension):
-    """Events, which are stored anyway, in the state of the server."""
+EventStore = TasksExtension
 
 
 def TaskConfig(mode: str = "optional", poll_interval: Any = None) -> Any:
@@ -444,18 +438,6 @@ def create_proxy(target: Any, *, mode: str | None = None, name: str | None = Non
     for each in parts:
         server.mount(each)
     return server
-
-
-class ResourceError(dovetail.ToolError):
-    """A reason that clients are shown."""
-
-
-class AuthorizationError(dovetail.ToolError):
-    """Access is denied."""
-
-
-class InsufficientScopeError(AuthorizationError):
-    """The token has too few scopes."""
 
 
 def get_tracer(version: str | None = None) -> Any:
@@ -504,7 +486,8 @@ stdio supabase tasks telemetry template tests timeout timing token_cache tool to
 transforms transports types utilities v1 vendor_providers version_filter versions visibility workos
 """
 MODULES = frozenset(WORDS.split())
-FastMCPError = PromptError = ValidationError = dovetail.ToolError
+FastMCPError = ResourceError = PromptError = ValidationError = dovetail.ToolError
+AuthorizationError = InsufficientScopeError = dovetail.ToolError
 NotFoundError = dovetail.NotFound
 MISSING = """
 DebugTokenVerifier IntrospectionTokenVerifier AzureJWTVerifier: see Introspection and Jwt

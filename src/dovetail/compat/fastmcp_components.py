@@ -218,18 +218,15 @@ class Resource(Component):
         super().__init__(function, **options)
 
 
-def _named_by_uri(make: Callable[..., Callable[[], Any]], **defaults: Any) -> Callable[..., Resource]:
-    """A class of resources that have no function of the author's."""
-    own = inspect.signature(make).parameters
-
-    def construct(*, uri: Any, **options: Any) -> Resource:
-        function = make(**{name: options.pop(name) for name in own if name in options})
-        return Resource(function, uri=uri, **{"name": str(uri), "description": "", **defaults, **options})
-
-    return construct
+def TextResource(*, uri: Any, text: str | bytes, **options: Any) -> Resource:
+    return Resource(lambda: text, uri=uri, **{"name": str(uri), "description": "", **options})
 
 
-def _file(path: Any) -> Callable[[], Any]:
+def BinaryResource(*, uri: Any, data: bytes, **options: Any) -> Resource:
+    return TextResource(uri=uri, text=data, **{"mime_type": "application/octet-stream", **options})
+
+
+def FileResource(*, uri: Any, path: Any, **options: Any) -> Resource:
     def read() -> str | bytes:
         data = Path(path).read_bytes()
         try:
@@ -237,12 +234,9 @@ def _file(path: Any) -> Callable[[], Any]:
         except UnicodeDecodeError:
             return data
 
-    return read
+    return Resource(read, uri=uri, **{"name": str(uri), "description": "", **options})
 
 
-TextResource = _named_by_uri(lambda text: lambda: text)
-BinaryResource = _named_by_uri(lambda data: lambda: data, mime_type="application/octet-stream")
-FileResource = _named_by_uri(_file)
 ResourceTemplate = FunctionResource = Resource
 FunctionTool, FunctionPrompt = Tool, Prompt
 
