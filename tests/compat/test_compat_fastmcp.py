@@ -22,10 +22,9 @@ from dovetail.compat.fastmcp.dependencies import (
 from dovetail.compat.fastmcp.exceptions import NotFoundError, ResourceError, ToolError
 from dovetail.compat.fastmcp.prompts import Message, PromptResult
 from dovetail.compat.fastmcp.resources import (
-    FileResource,
+    Resource,
     ResourceContent,
     ResourceResult,
-    TextResource,
 )
 from dovetail.compat.fastmcp.server import create_proxy
 from dovetail.compat.fastmcp.server.dependencies import get_context, get_http_headers, get_http_request
@@ -273,9 +272,8 @@ async def test_views_and_tasks_are_those_of_the_protocol() -> None:
 # ── resources and prompts ──
 
 
-async def test_resources_give_text_json_and_several_contents(tmp_path: Path) -> None:
+async def test_resources_give_text_json_and_several_contents() -> None:
     server = FastMCP("test")
-    (tmp_path / "a.txt").write_text("from a file")
 
     @server.resource("data://json", annotations={"readOnlyHint": True})
     def data() -> dict[str, int]:
@@ -298,8 +296,7 @@ async def test_resources_give_text_json_and_several_contents(tmp_path: Path) -> 
             raise ResourceError("It is refused")
         return name
 
-    server.add_resource(TextResource(uri="text://a", text="a text"))
-    server.add_resource(FileResource(uri="file://a", path=tmp_path / "a.txt", name="A"))
+    server.add_resource(Resource.from_function(lambda: "a text", uri="text://a", name="A", description="Some."))
     async with connected(server) as client:
         listed = {each.uri: each for each in await client.list_resources()}
         assert listed["data://json"].mime_type == "text/plain"
@@ -311,9 +308,8 @@ async def test_resources_give_text_json_and_several_contents(tmp_path: Path) -> 
         assert (two.blob, two.mime_type) == (b"\0", "application/octet-stream")
         (found,) = await client.read_resource("data://b/c.d")
         assert found.text == "b/c.d"
-        assert [each.text for uri in ("text://a", "file://a") for each in await client.read_resource(uri)] == [
-            "a text", "from a file",
-        ]  # fmt: skip
+        assert (listed["text://a"].name, listed["text://a"].description) == ("A", "Some.")
+        assert [each.text for each in await client.read_resource("text://a")] == ["a text"]
         for uri, says in (("data://none", "There is none"), ("data://refused", "It is refused")):
             with pytest.raises(dovetail.ServerError, match=says):
                 await client.read_resource(uri)
@@ -734,6 +730,9 @@ def test_what_has_no_equal_names_the_page(attempt: Callable[[], Any], says: str)
     "from dovetail.compat.fastmcp import FastMCPApp",
     "from dovetail.compat.fastmcp.experimental.transforms.code_mode import CodeMode",
     "from dovetail.compat.fastmcp.server.transforms import VersionFilter",
+    "from dovetail.compat.fastmcp.resources import TextResource",
+    "from dovetail.compat.fastmcp.client.transports import NpxStdioTransport",
+    "from dovetail.compat.fastmcp.server.auth import require_roles",
     "from dovetail.compat.fastmcp.server.providers import LocalProvider",
     "from dovetail.compat.fastmcp.server.auth.providers.azure import EntraOBOToken",
     "from dovetail.compat.fastmcp.nothing import Unknown",

@@ -274,7 +274,7 @@ class FastMCP(Server):
         middleware.attach(self)
 
     def add_extension(self, extension: Any) -> None:
-        if not isinstance(extension, TasksExtension):
+        if extension is not None:  # TasksExtension()
             super().add_extension(extension)
 
     # ── other servers ──
@@ -357,8 +357,12 @@ class FastMCP(Server):
     def http_app(self, path: str | None = None, middleware: Any = None, transport: str = "http", **options: Any) -> Any:
         """The ASGI app, inside of Starlette's middleware."""
         del transport
-        app = self.asgi(**self._http({"path": path, **options}))
-        return HostedApp(app, middleware) if middleware else app
+        app: Any = self.asgi(**self._http({"path": path, **options}))
+        lifespan = app.lifespan
+        for each in reversed(middleware or ()):
+            app = each.cls(app, *each.args, **each.kwargs)
+            app.lifespan = lifespan  # for hosts
+        return app
 
     # ── what it offers ──
 
@@ -387,26 +391,8 @@ def _key(item: Any) -> str:
     return str(item.uri if hasattr(item, "uri") else item.name)
 
 
-class HostedApp:
-    """An ASGI app inside of Starlette's middleware."""
-
-    def __init__(self, app: Any, middleware: Sequence[Any]) -> None:
-        self._app = self._outermost = app
-        for each in reversed(middleware):
-            self._outermost = each.cls(self._outermost, *each.args, **each.kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._app, name)
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._outermost(scope, receive, send)
-
-
-class TasksExtension:
-    """Tasks, and the storage of events, which are parts of Dovetail."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
+def TasksExtension(*_: Any, **__: Any) -> None:
+    """Nothing: tasks and stored events are parts of Dovetail."""
 
 
 EventStore = TasksExtension
@@ -491,7 +477,7 @@ AuthorizationError = InsufficientScopeError = dovetail.ToolError
 NotFoundError = dovetail.NotFound
 MISSING = """
 DebugTokenVerifier IntrospectionTokenVerifier AzureJWTVerifier: see Introspection and Jwt
-DirectoryResource HttpResource: see add_directory, or write a function
+TextResource BinaryResource FileResource DirectoryResource HttpResource: see add_file, or write a function
 ResourceSecurity: see unsafe= of a resource
 NpxStdioTransport UvxStdioTransport: write the command as a list
 require_roles: write a check of the claims

@@ -5,10 +5,8 @@ import inspect
 import json
 import operator
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -25,6 +23,7 @@ from dovetail.registry.mounts import rename_uri
 from dovetail.registry.tools import Tool as CompiledTool
 from dovetail.registry.tools import shape_unstructured
 from dovetail.registry.transforms import ArgTransform as ArgTransform
+from dovetail.registry.transforms import ToolTransform as ToolTransformConfig
 from dovetail.registry.visibility import texts
 from dovetail.schema.encode import encode_json, to_jsonable
 
@@ -203,7 +202,7 @@ class Tool(Component):
         if transform_fn is not None:
             raise no_equal("Tool.from_tool(transform_fn=)", PAGE, "write a tool that calls the function")
         base = component(tool, Tool)
-        transform = registry.transforms.ToolTransform(name=name, arguments=transform_args or {})
+        transform = ToolTransformConfig(name=name, arguments=transform_args or {})
         own = {**base.options, "name": base.name, "description": base.description, **options}
         return cls(base.fn, **own, transform=transform)
 
@@ -216,25 +215,6 @@ class Resource(Component):
     ) -> None:
         self.uri = str(uri or uri_template)
         super().__init__(function, **options)
-
-
-def TextResource(*, uri: Any, text: str | bytes, **options: Any) -> Resource:
-    return Resource(lambda: text, uri=uri, **{"name": str(uri), "description": "", **options})
-
-
-def BinaryResource(*, uri: Any, data: bytes, **options: Any) -> Resource:
-    return TextResource(uri=uri, text=data, **{"mime_type": "application/octet-stream", **options})
-
-
-def FileResource(*, uri: Any, path: Any, **options: Any) -> Resource:
-    def read() -> str | bytes:
-        data = Path(path).read_bytes()
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return data
-
-    return Resource(read, uri=uri, **{"name": str(uri), "description": "", **options})
 
 
 ResourceTemplate = FunctionResource = Resource
@@ -275,12 +255,6 @@ def changed(item: Any, **fields: Any) -> Any:
     return replace(item, definition=replace(item.definition, **fields), **label)
 
 
-class ToolTransformConfig(msgspec.Struct, frozen=True, kw_only=True):
-    name: str | None = None
-    description: str | None = None
-    arguments: Mapping[str, Any] = {}
-
-
 class Namespace:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -295,15 +269,14 @@ class Namespace:
 
 
 class ToolTransform:
-    def __init__(self, transforms: Mapping[str, ToolTransformConfig]) -> None:
+    def __init__(self, transforms: Mapping[str, Any]) -> None:
         self.transforms = transforms
 
     def apply(self, item: Any) -> Any:
         config = self.transforms.get(getattr(item, "name", "")) if isinstance(item, CompiledTool) else None
         if config is None:
             return item
-        transform = registry.transforms.ToolTransform(**msgspec.structs.asdict(config))
-        return registry.transforms.transform_tool(item, transform, f"the transform of {item.name}")
+        return registry.transforms.transform_tool(item, config, f"the transform of {item.name}")
 
 
 class Visibility:
