@@ -742,6 +742,13 @@ def test_names_without_an_equal_are_refused_at_their_import(statement: str) -> N
         exec(statement)
 
 
+def test_methods_without_an_equal_name_the_page() -> None:
+    server: Any = FastMCP("a")
+    assert not hasattr(server, "import_server")
+    with pytest.raises(AttributeError, match=r'FastMCP\.run_http_async.*"From FastMCP"'):
+        server.run_http_async()
+
+
 def test_a_second_version_of_a_tool_is_refused() -> None:
     server = FastMCP("test")
     server.tool(plain, version="1.0")

@@ -31,7 +31,7 @@ from dovetail.compat.fastmcp_components import (
 from dovetail.compat.fastmcp_components import prompt as prompt
 from dovetail.compat.fastmcp_components import resource as resource
 from dovetail.compat.fastmcp_components import tool as tool
-from dovetail.compat.fastmcp_context import PAGE, Client, Context, Shown
+from dovetail.compat.fastmcp_context import PAGE, Client, Context, Shown, lacking
 from dovetail.compat.shared import AccessToken
 from dovetail.compat.shared import given as given_options
 from dovetail.engine.context import request_of
@@ -70,6 +70,8 @@ API_REFUSED = {"route_maps", "route_map_fn", "mcp_component_fn", "httpx_client_k
 
 class FastMCP(Server):
     """FastMCP's server, with its defaults."""
+
+    __getattr__ = lacking
 
     def __init__(
         self, name: str | None = None, instructions: str | None = None, *, auth: Any = None,

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from dovetail.auth import Auth, Jwt
 from dovetail.authserver import AuthServer, Provider, SignIn
 from dovetail.compat import no_equal
-from dovetail.compat.fastmcp_context import PAGE
+from dovetail.compat.fastmcp_context import PAGE, lacking
 from dovetail.compat.shared import AccessToken, PeerVerifier
 
 log = logging.getLogger("dovetail.compat")
@@ -66,6 +66,7 @@ class AuthProvider:
 
     issuers: Sequence[str] = ()  # where clients get tokens, if the verifiers do not say it
     options: Mapping[str, Any] = {}  # more of `Auth`
+    __getattr__ = lacking
 
     def __init__(self, base_url: Any = None, required_scopes: Scopes = None) -> None:
         self.base_url = None if base_url is None else str(base_url).rstrip("/")

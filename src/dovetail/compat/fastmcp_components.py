@@ -129,42 +129,35 @@ def resource_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def asking_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, with an `InputRequiredResult` of mcp_types as Dovetail's; its annotation is without it."""
-    returns = inspect.signature(function, eval_str="InputRequired" in str(_returns(function))).return_annotation
-    kept = [each for each in members(returns) if getattr(each, "__name__", "") != "InputRequiredResult"]
-    if len(kept) == len(members(returns)):
+    signature = inspect.signature(function)
+    if "InputRequiredResult" not in str(signature.return_annotation):
         return function
+    returns = members(inspect.signature(function, eval_str=True).return_annotation)
+    kept = [each for each in returns if each.__name__ != "InputRequiredResult"]
 
     def convert(value: Any) -> Any:
         return compat.mcp_context.to_input_required(value) if type(value).__name__ == "InputRequiredResult" else value
 
     made: Any = returning(function, convert)
-    others = functools.reduce(operator.or_, kept or [None])
-    made.__signature__ = inspect.signature(function).replace(return_annotation=others)
+    made.__signature__ = signature.replace(return_annotation=functools.reduce(operator.or_, kept or [None]))
     return made  # type: ignore[no-any-return]
-
-
-def _returns(function: Callable[..., Any]) -> Any:
-    return inspect.signature(function).return_annotation
 
 
 def returning(function: Callable[..., Any], convert: Callable[[Any], Any]) -> Callable[..., Any]:
     """The function, with converted values."""
 
-    async def convert_later(value: Any) -> Any:
+    async def finish(value: Any) -> Any:
         return convert(await value)
 
-    if inspect.iscoroutinefunction(outermost(function)):
+    def call(*args: Any, **named: Any) -> Any:
+        value = function(*args, **named)
+        return finish(value) if inspect.isawaitable(value) else convert(value)
 
-        async def call(*args: Any, **named: Any) -> Any:
-            return convert(await function(*args, **named))
+    async def call_async(*args: Any, **named: Any) -> Any:
+        return await call(*args, **named)
 
-    else:
-
-        def call(*args: Any, **named: Any) -> Any:  # type: ignore[misc]
-            value = function(*args, **named)
-            return convert_later(value) if inspect.isawaitable(value) else convert(value)
-
-    return functools.update_wrapper(call, function)
+    is_async = inspect.iscoroutinefunction(outermost(function))
+    return functools.update_wrapper(call_async if is_async else call, function)
 
 
 # ── components ──

@@ -40,6 +40,11 @@ NOT_PASSED_ON = CREDENTIALS | {
 _session_id: ContextVar[str | None] = ContextVar("fastmcp_session_id", default=None)
 
 
+def lacking(self: Any, name: str) -> Any:
+    """The `__getattr__` of adapters, for what their peers have besides."""
+    raise AttributeError(f'{type(self).__name__}.{name} has no equal in Dovetail; see the page "{PAGE}" of its docs')
+
+
 class ResourceContent:
     """The contents of a resource, without their URI."""
 
@@ -74,6 +79,7 @@ class Context(dovetail.Context[Any]):
     """FastMCP's methods on Dovetail's context."""
 
     fastmcp: Any  # the server; each has a subclass of its own
+    __getattr__ = lacking
 
     @property
     def request_id(self) -> str:
