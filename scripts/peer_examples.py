@@ -94,7 +94,7 @@ LACKING = {
         "resources without a function": r"\b(Text|Binary|File|Directory|Http)Resource\(",
         "metadata at the origin of a host": r"get_well_known_routes",
         "checks of roles": r"require_roles",
-        "results that are cut": r"ResponseLimitingMiddleware",
+        "progress that is injected": r"\bProgress\(",
         "packages as transports": r"(Npx|Uvx)StdioTransport",
     },
     "mcp": {},

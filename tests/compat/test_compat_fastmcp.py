@@ -17,7 +17,6 @@ from dovetail.compat.fastmcp.dependencies import (
     CurrentHeaders,
     CurrentRequest,
     Depends,
-    Progress,
 )
 from dovetail.compat.fastmcp.exceptions import NotFoundError, ResourceError, ToolError
 from dovetail.compat.fastmcp.prompts import Message, PromptResult
@@ -517,25 +516,21 @@ async def test_dependencies_are_injected() -> None:
     @server.tool
     async def use(
         x: int, repo: str = Depends(repository), server: FastMCP = CurrentFastMCP(),  # noqa: B008
-        headers: dict[str, str] = CurrentHeaders(), progress: Progress = Progress(),  # noqa: B008
+        headers: dict[str, str] = CurrentHeaders(),  # noqa: B008
     ) -> str:  # fmt: skip
-        await progress.set_total(2)
-        await progress.increment()
-        return f"{x}: {repo}, {server.name}, {headers}, {progress.current} of {progress.total}"
+        return f"{x}: {repo}, {server.name}, {headers}"
 
     @server.tool
     def needs_http(request: Request = CurrentRequest()) -> str:  # noqa: B008
         return str(request.url)
 
-    heard: list[Any] = []
-    async with connected(server, progress_handler=lambda *given: heard.append(given)) as client:
+    async with connected(server) as client:
         shown = {each.name: each.input_schema["properties"] for each in await client.list_tools()}
         assert shown == {"use": {"x": {"type": "integer"}}, "needs_http": {}}
-        assert (await client.call_tool("use", {"x": 1})).data == "1: db of test, test, {}, 1 of 2"
+        assert (await client.call_tool("use", {"x": 1})).data == "1: db of test, test, {}"
         with pytest.raises(ToolError):
             await client.call_tool("needs_http")
     assert events == ["opened", "closed"]
-    assert heard[-1][:2] == (1, 2)
 
 
 # ── what clients see ──

@@ -44,6 +44,7 @@ from dovetail.compat.fastmcp.server.middleware.rate_limiting import (
     RateLimitingMiddleware,
     SlidingWindowRateLimitingMiddleware,
 )
+from dovetail.compat.fastmcp.server.middleware.response_limiting import ResponseLimitingMiddleware
 from dovetail.compat.fastmcp.server.middleware.timing import TimingMiddleware
 from pydantic import AnyHttpUrl
 from starlette.testclient import TestClient
@@ -145,6 +146,25 @@ async def test_messages_times_and_errors_are_logged(caplog: pytest.LogCaptureFix
     assert any(json.loads(line)["event"] == "request_error" for line in said if line.startswith("{"))
     assert any(each.name == "fastmcp.timing" and "duration_ms=" in each.getMessage() for each in caplog.records)
     assert failures == ["prompts/get"]
+
+
+async def test_results_that_are_too_long_are_cut_and_their_tools_have_no_schema() -> None:
+    server = FastMCP("test", middleware=[ResponseLimitingMiddleware(max_size=1000, tools=["long"])])
+    server.tool(lambda: "x" * 5000, name="long")
+
+    @server.tool
+    def other() -> str:
+        return "y" * 5000
+
+    async with Client(server) as client:
+        cut = (await client.call_tool("long")).text
+        assert len(cut) < 1000
+        assert cut.endswith("[Response truncated due to size limit]")
+        assert len((await client.call_tool("other")).text) == 5000
+        assert {each.name: each.output_schema is None for each in await client.list_tools()} == {
+            "long": True,
+            "other": False,
+        }
 
 
 async def test_results_are_cached_for_each_caller() -> None:

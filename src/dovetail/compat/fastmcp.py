@@ -483,7 +483,8 @@ TextResource BinaryResource FileResource DirectoryResource HttpResource: see add
 ResourceSecurity: see unsafe= of a resource
 NpxStdioTransport UvxStdioTransport: write the command as a list
 require_roles: write a check of the claims
-ResponseLimitingMiddleware RetryMiddleware ToolInjectionMiddleware: write a Middleware
+RetryMiddleware ToolInjectionMiddleware DetailedTimingMiddleware: write a Middleware
+Progress: see ctx.report_progress
 FastMCPApp Approval Choice FileUpload FormInput GenerativeUI: views are HTML, see add_ui
 CodeMode GetSchemas GetTags Search MontySandboxProvider BM25SearchTransform RegexSearchTransform: see tool_search=
 PromptsAsTools ResourcesAsTools: clients have methods for these

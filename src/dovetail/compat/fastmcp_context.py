@@ -25,8 +25,8 @@ from dovetail.engine.current_context import get_context as native_context
 from dovetail.engine.hooks import BY_METHOD
 from dovetail.errors import INVALID_PARAMS
 from dovetail.protocol.jsonrpc import encode
-from dovetail.protocol.results import ListResult
-from dovetail.protocol.types import ResourceContents, tags_of
+from dovetail.protocol.results import ListResult, ToolResult
+from dovetail.protocol.types import ResourceContents, Text, tags_of
 from dovetail.registry.dependencies import Marker
 from dovetail.registry.registration import Caching, parse_rates
 from dovetail.schema.encode import to_jsonable
@@ -246,10 +246,6 @@ def _context(ctx: Context) -> Context:
     return ctx
 
 
-def _progress(ctx: Context) -> "Progress":
-    return Progress(ctx)
-
-
 def _token() -> AccessToken:
     if (token := get_access_token()) is None:
         raise RuntimeError("No access token found: the caller is not authenticated")
@@ -265,30 +261,6 @@ CurrentAccessToken = _filled_by(_token)
 
 def TokenClaim(name: str) -> Any:
     return Marker(lambda: _token().claims[name])
-
-
-class Progress:
-    """Counts up, and reports it: `progress: Progress = Progress()`."""
-
-    use_cache, dependency = True, staticmethod(_progress)  # as Depends has them
-
-    def __init__(self, ctx: Context | None = None) -> None:
-        self._ctx = ctx
-        self.current, self.total, self.message = 0, 1, ""
-
-    async def set_total(self, total: int) -> None:
-        await self._change(total=total)
-
-    async def increment(self, amount: int = 1) -> None:
-        await self._change(current=self.current + amount)
-
-    async def set_message(self, message: str | None) -> None:
-        await self._change(message=message or "")
-
-    async def _change(self, **fields: Any) -> None:
-        vars(self).update(fields)
-        if self._ctx is not None:
-            await self._ctx.report_progress(self.current, self.total, self.message or None)
 
 
 class Client(dovetail.Client):
@@ -498,6 +470,37 @@ class ResponseCachingMiddleware(Middleware):
 
         if self._seconds:
             server.change_items(cached)
+
+
+class ResponseLimitingMiddleware(Middleware):
+    """Cuts results of tools that are too long."""
+
+    def __init__(
+        self, max_size: int = 1_000_000, truncation_suffix: str = "\n\n[Response truncated due to size limit]",
+        tools: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
+        self.max_size, self.suffix, self.tools = max_size, truncation_suffix, tools
+
+    async def on_list_tools(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        """A result that was cut fits no schema."""
+        found = await call_next(context)
+        for each in found:
+            if self.tools is None or each.name in self.tools:
+                each.definition = msgspec.structs.replace(each.definition, output_schema=None)
+        return found
+
+    async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        result = await call_next(context)
+        is_meant = self.tools is None or context.message.name in self.tools
+        if not (is_meant and isinstance(result, ToolResult)):
+            return result
+        value = None if result.structured is msgspec.UNSET else result.structured
+        if len(encode([result.content, value])) <= self.max_size:
+            return result
+        texts = [each.text for each in result.content if isinstance(each, Text)]
+        text = ("\n\n".join(texts) or encode(value).decode()).encode()
+        cut = text[: max(self.max_size - len(self.suffix.encode()) - 50, 0)].decode(errors="ignore")
+        return ToolResult(content=(Text(cut + self.suffix),), is_error=result.is_error)
 
 
 class PingMiddleware(Middleware):
