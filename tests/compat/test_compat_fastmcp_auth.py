@@ -13,7 +13,6 @@ from dovetail.compat.fastmcp.exceptions import ToolError
 from dovetail.compat.fastmcp.server.auth import (
     AccessToken,
     AuthContext,
-    DebugTokenVerifier,
     JWTVerifier,
     MultiAuth,
     OAuthProxy,
@@ -21,19 +20,17 @@ from dovetail.compat.fastmcp.server.auth import (
     RemoteAuthProvider,
     StaticTokenVerifier,
     TokenVerifier,
-    require_roles,
     require_scopes,
     restrict_tag,
 )
 from dovetail.compat.fastmcp.server.auth.providers.auth0 import Auth0Provider
 from dovetail.compat.fastmcp.server.auth.providers.aws import AWSCognitoProvider
-from dovetail.compat.fastmcp.server.auth.providers.azure import AzureJWTVerifier, AzureProvider
+from dovetail.compat.fastmcp.server.auth.providers.azure import AzureProvider
 from dovetail.compat.fastmcp.server.auth.providers.clerk import ClerkProvider
 from dovetail.compat.fastmcp.server.auth.providers.discord import DiscordProvider
 from dovetail.compat.fastmcp.server.auth.providers.github import GitHubProvider
 from dovetail.compat.fastmcp.server.auth.providers.google import GoogleProvider
 from dovetail.compat.fastmcp.server.auth.providers.huggingface import HuggingFaceProvider
-from dovetail.compat.fastmcp.server.auth.providers.introspection import IntrospectionTokenVerifier
 from dovetail.compat.fastmcp.server.auth.providers.keycloak import KeycloakAuthProvider
 from dovetail.compat.fastmcp.server.auth.providers.scalekit import ScalekitProvider
 from dovetail.compat.fastmcp.server.auth.providers.supabase import SupabaseProvider
@@ -50,8 +47,6 @@ from dovetail.compat.fastmcp.server.middleware.rate_limiting import (
 from dovetail.compat.fastmcp.server.middleware.response_limiting import ResponseLimitingMiddleware
 from dovetail.compat.fastmcp.server.middleware.timing import TimingMiddleware
 from pydantic import AnyHttpUrl
-from starlette.applications import Starlette
-from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 import dovetail
@@ -67,7 +62,7 @@ from test_docs_sign_in import BACK, Browser
 
 ORIGIN = "http://127.0.0.1:8000"
 ENDPOINT = f"{ORIGIN}/mcp"
-ANN = Principal(subject="ann", client="app", scopes=frozenset({"read"}), claims={"roles": ["staff"], "level": 5})
+ANN = Principal(subject="ann", client="app", scopes=frozenset({"read"}), claims={"level": 5})
 
 
 def plain() -> str:
@@ -95,7 +90,7 @@ async def test_hooks_run_from_the_outside_in_and_see_messages_and_results() -> N
 
         async def on_call_tool(self, context: MiddlewareContext, call_next: Any) -> Any:
             seen.append(f"call {context.message.name} {context.message.arguments}")
-            await context.fastmcp_context.set_state("caller", "ann", serializable=False)
+            await context.fastmcp_context.set_state("caller", "ann")
             context.message.arguments["x"] *= 2
             return await call_next(context)
 
@@ -136,7 +131,8 @@ async def test_a_hook_may_refuse_a_call() -> None:
 
 async def test_messages_times_and_errors_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    errors = ErrorHandlingMiddleware()
+    failures: list[Any] = []
+    errors = ErrorHandlingMiddleware(error_callback=lambda failure, context: failures.append(context.method))
     server = FastMCP("test", tools=[plain])
     for each in (errors, LoggingMiddleware(include_payloads=True), StructuredLoggingMiddleware(), TimingMiddleware()):
         server.add_middleware(each)
@@ -149,7 +145,7 @@ async def test_messages_times_and_errors_are_logged(caplog: pytest.LogCaptureFix
     assert any(line.startswith("event=request_start method=tools/call") and '"plain"' in line for line in said)
     assert any(json.loads(line)["event"] == "request_error" for line in said if line.startswith("{"))
     assert any(each.name == "fastmcp.timing" and "duration_ms=" in each.getMessage() for each in caplog.records)
-    assert [each for each in errors.get_error_stats() if each.endswith(":prompts/get")]
+    assert failures == ["prompts/get"]
 
 
 async def test_results_that_are_too_long_are_cut_and_their_tools_have_no_schema() -> None:
@@ -212,8 +208,6 @@ def broken(ctx: AuthContext) -> bool:
 CHECKS: dict[str, Any] = {
     "read": require_scopes("read"),
     "write": require_scopes("write"),
-    "staff": require_roles("staff", extract=lambda claims: claims["roles"]),
-    "boss": require_roles("boss", extract=lambda claims: claims["nothing"]),
     "level": [level, require_scopes("read")],
     "both": [level, require_scopes("write")],
     "broken": broken,
@@ -226,7 +220,7 @@ async def test_a_component_is_for_callers_that_all_its_checks_allow() -> None:
         server.tool(plain, name=name, auth=checks)
         server.resource(f"data://{name}", name=name, auth=checks)(plain)
         server.prompt(plain, name=name, auth=checks)
-    expected = {"read", "staff", "level"}
+    expected = {"read", "level"}
     async with Client(server, principal=ANN) as client:
         assert await names(client) == expected
         assert {each.name for each in await client.list_resources()} == expected
@@ -308,7 +302,6 @@ GOOD: list[tuple[Any, str, dict[str, Any]]] = [
     (STATIC, "dev-ann", {"client": "ann@example.com", "scopes": ["read", "write"], "sub": "ann"}),
     (JWT, token(claims(aud=ENDPOINT)), {"client": "editor", "scopes": ["notes:read", "notes:write"], "sub": "alice"}),
     (OwnVerifier(), "own-token", {"client": "own", "scopes": ["read"], "sub": None}),
-    (DebugTokenVerifier(scopes=["a"]), "any", {"client": "debug-client", "scopes": ["a"], "sub": None}),
     (MultiAuth(verifiers=[STATIC, JWT], required_scopes=[]), token(claims(aud=ENDPOINT, scope="")), {
         "client": "editor", "scopes": [], "sub": "alice",
     }),
@@ -324,7 +317,7 @@ def test_a_caller_with_a_good_token_is_known_and_its_token_is_not(
     assert answer.status_code == 200, answer.text
     assert json.loads(answer.text.partition("data: ")[2] or answer.text)["result"]["structuredContent"] == expected
     assert asked(server, None).status_code == 401
-    assert asked(server, "another-token").status_code == (200 if isinstance(auth, DebugTokenVerifier) else 401)
+    assert asked(server, "another-token").status_code == 401
 
 
 @pytest.mark.parametrize(("auth", "bad", "status"), [
@@ -368,17 +361,6 @@ REMOTE: dict[str, tuple[Any, str]] = {
         "https://a.scalekit.com/resources/res_1",
     ),
     "supabase": (SupabaseProvider(project_url="https://a.supabase.co", base_url=ORIGIN), "https://a.supabase.co/auth/v1"),
-    "azure": (
-        RemoteAuthProvider(AzureJWTVerifier(client_id="c", tenant_id="t"), ["https://login.example.com/t"], ORIGIN),
-        "https://login.example.com/t",
-    ),
-    "introspection": (
-        RemoteAuthProvider(
-            IntrospectionTokenVerifier(introspection_url="https://a.example/i", client_id="c", client_secret="s"),
-            ["https://a.example"], ORIGIN,
-        ),
-        "https://a.example",
-    ),
 }  # fmt: skip
 
 
@@ -445,22 +427,6 @@ def test_what_a_provider_can_not_do_is_refused_and_what_has_no_effect_is_logged(
             attempt()
     with pytest.raises(SetupError, match="client_id= is empty"):
         FastMCP("test", auth=GitHubProvider(client_id="", client_secret="", base_url=ORIGIN)).http_app()
-
-
-def test_a_host_serves_the_metadata_of_apps_below_a_path_at_its_origin() -> None:
-    auths = {name: GitHubProvider(**COMMON | {"base_url": f"{ORIGIN}/api/{name}"}) for name in ("one", "two")}
-    apps = {name: FastMCP(name, auth=auth).http_app(path="/mcp") for name, auth in auths.items()}
-    routes: list[Any] = [route for auth in auths.values() for route in auth.get_well_known_routes(mcp_path="/mcp")]
-    routes += [Mount(f"/api/{name}", app=app) for name, app in apps.items()]
-    with TestClient(Starlette(routes=routes), base_url=ORIGIN) as http:
-        for name in apps:
-            url = f"{ORIGIN}/api/{name}"
-            found = http.get(f"/.well-known/oauth-protected-resource/api/{name}/mcp").json()
-            assert found["resource"] == f"{url}/mcp"
-            found = http.get(f"/.well-known/oauth-authorization-server/api/{name}").json()
-            assert found["issuer"] == url
-            assert http.get(f"/api/{name}/callback").status_code == 403
-            assert http.post(f"/api/{name}/mcp", json={}).status_code == 401
 
 
 @asynccontextmanager

@@ -17,10 +17,9 @@ from dovetail._lazy import lazy_modules
 
 if TYPE_CHECKING:
     from dovetail.compat import fastmcp_auth as fastmcp_auth
-    from dovetail.compat import fastmcp_middleware as fastmcp_middleware
     from dovetail.compat import mcp_context as mcp_context
 
-__getattr__ = lazy_modules(__name__, "fastmcp_auth", "fastmcp_middleware", "mcp_context")
+__getattr__ = lazy_modules(__name__, "fastmcp_auth", "mcp_context")
 PEERS = ("dovetail.compat.fastmcp", "dovetail.compat.mcp")
 TYPES = "dovetail.compat.mcp.types"  # the SDK's wire types are a package of their own: mcp_types
 

@@ -31,14 +31,13 @@ from dovetail.compat.fastmcp_components import (
 from dovetail.compat.fastmcp_components import prompt as prompt
 from dovetail.compat.fastmcp_components import resource as resource
 from dovetail.compat.fastmcp_components import tool as tool
-from dovetail.compat.fastmcp_context import PAGE, Client, Context, Shown
+from dovetail.compat.fastmcp_context import PAGE, Client, Context, Shown, lacking
 from dovetail.compat.shared import AccessToken
+from dovetail.compat.shared import given as given_options
 from dovetail.engine.context import request_of
 from dovetail.protocol.session import EVERYTHING, VisibilityRule
-from dovetail.protocol.uri_template import UriTemplate
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import members, qualified_name
-from dovetail.registry.registration import TaskConfig as NativeTaskConfig
 from dovetail.registry.tools import compile_tool
 from dovetail.server import Server
 
@@ -63,13 +62,16 @@ TOOL_OPTIONS = {
 }  # fmt: skip
 REFUSED = {
     "request_state_security": "DOVETAIL_SECRET seals the state of all workers",
-    "resource_security": "name the variables that are not screened, in ResourceSecurity(exempt_params=) of a resource",
+    "resource_security": "name the variables that are not screened, in unsafe= of a resource",
     "session_state_store": "values are in the state of the server: run(state=…)",
 }
+API_REFUSED = {"route_maps", "route_map_fn", "mcp_component_fn", "httpx_client_kwargs", "tags", "validate_output"}
 
 
 class FastMCP(Server):
     """FastMCP's server, with its defaults."""
+
+    __getattr__ = lacking
 
     def __init__(
         self, name: str | None = None, instructions: str | None = None, *, auth: Any = None,
@@ -93,19 +95,13 @@ class FastMCP(Server):
 
         self.engine.context_class = OwnContext
         self.on_duplicate, self._tasks, self.auth = on_duplicate or "warn", bool(tasks), auth
-        if auth is not None:
-            auth.server = self
         self._is_on_stdio = False
         self._changes: list[Callable[[Any], Any]] = []  # of what is registered
         self.guards: list[Callable[[Any], Any]] = []  # of what its functions read
-        for each in transforms or ():
-            self.add_transform(each)
-        for each in middleware or ():
-            self.add_middleware(each)
-        for each in providers or ():
-            self.add_provider(each)
-        for each in tools or ():
-            self.add_tool(each)
+        adders: Any = (self.add_transform, self.add_middleware, self.add_provider, self.add_tool)
+        for add, parts in zip(adders, (transforms, middleware, providers, tools), strict=True):
+            for each in parts or ():
+                add(each)
 
     @property
     def local_provider(self) -> "FastMCP":
@@ -191,7 +187,7 @@ class FastMCP(Server):
         returns = inspect.signature(given.fn).return_annotation
         if ("output_schema" in given.options and not given.options["output_schema"]) or returns in (list, tuple):
             options["output"] = "text"
-        if task := _task(options.pop("task", self._tasks)):
+        if task := options.pop("task", self._tasks):
             options["task"] = task
         shown = {"output": "both", "title": given.name.replace("_", " ").replace("-", " ").title()}
         lenient: Any = {"injectable": dovetail.Context, "lenient": self.engine.options.lenient_arguments}
@@ -203,13 +199,9 @@ class FastMCP(Server):
         return self.engine.prompts, compiled
 
     def _compile_resource(self, given: Resource, options: dict[str, Any]) -> tuple[Catalog[Any], Any]:
-        if "security" in given.options:
-            security = options.pop("security", None)
-            options["unsafe"] = UriTemplate(given.uri).variables if security is None else sorted(security.exempt_params)
         if isinstance(hints := options.get("annotations"), Mapping):  # also hints of tools, which mean nothing here
-            options["annotations"] = {
-                key: hints[key] for key in hints.keys() & {"audience", "priority", "lastModified"}
-            }
+            kept = hints.keys() & {"audience", "priority", "lastModified"}
+            options["annotations"] = {key: hints[key] for key in kept}
         shown = {"mime_type": UI_TYPE if given.uri.startswith("ui://") else "text/plain"}
         options = {**shown, "description": given.description, **options}
         function = resource_function(given.fn)
@@ -284,7 +276,7 @@ class FastMCP(Server):
         middleware.attach(self)
 
     def add_extension(self, extension: Any) -> None:
-        if not isinstance(extension, TasksExtension):
+        if extension is not None:  # TasksExtension()
             super().add_extension(extension)
 
     # ── other servers ──
@@ -298,17 +290,10 @@ class FastMCP(Server):
         for path, route in getattr(server, "_routes", {}).items():
             self._routes.setdefault(path, route)
 
-    async def import_server(self, server: Any, prefix: str | None = None) -> None:
-        self.mount(server, prefix)
-
     def add_provider(self, provider: Any, *, namespace: str = "") -> None:
         if not isinstance(provider, Server):
             raise no_equal(f"the provider {type(provider).__name__}", PAGE, "mount a server, a Proxy or an OpenApi")
         self.mount(provider, namespace or None)
-
-    @classmethod
-    def as_proxy(cls, backend: Any, **settings: Any) -> "FastMCP":
-        return create_proxy(backend, **settings)
 
     @classmethod
     def from_openapi(
@@ -327,13 +312,11 @@ class FastMCP(Server):
 
     @classmethod
     def _of_api(cls, make: Callable[..., Server], name: str, settings: dict[str, Any]) -> "FastMCP":
-        names = {"names": given} if (given := settings.pop("mcp_names", None)) else {}
-        settings.pop("validate_output", None)
-        for each in ("route_maps", "route_map_fn", "mcp_component_fn", "httpx_client_kwargs", "tags"):
-            if settings.pop(each, None) is not None:
-                raise no_equal(f"{each}= of from_openapi and from_fastapi", PAGE, "OpenApi(…, only=, names=) chooses")
+        if refused := sorted(settings.keys() & API_REFUSED):
+            raise no_equal(f"{', '.join(refused)}= of an API", PAGE, "OpenApi(…, only=, names=) chooses")
+        options = {"names": names} if (names := settings.pop("mcp_names", None)) else {}
         server = cls(name, **settings)
-        server.mount(make(**names))
+        server.mount(make(**options))
         return server
 
     # ── serving ──
@@ -345,12 +328,6 @@ class FastMCP(Server):
     async def run_async(self, transport: Any = None, show_banner: bool | None = None, **options: Any) -> None:
         del show_banner
         await super().run_async(transport or "stdio", **self._run_options(transport, options))
-
-    async def run_stdio_async(self, show_banner: bool | None = None, **options: Any) -> None:
-        await self.run_async("stdio", show_banner, **options)
-
-    async def run_http_async(self, show_banner: bool | None = None, transport: Any = "http", **options: Any) -> None:
-        await self.run_async(transport, show_banner, **options)
 
     def _run_options(self, transport: str | None, options: dict[str, Any]) -> Any:
         if (level := options.pop("log_level", None)) is not None:
@@ -382,19 +359,17 @@ class FastMCP(Server):
     def http_app(self, path: str | None = None, middleware: Any = None, transport: str = "http", **options: Any) -> Any:
         """The ASGI app, inside of Starlette's middleware."""
         del transport
-        app = self.asgi(**self._http({"path": path, **options}))
-        return HostedApp(app, middleware) if middleware else app
+        app: Any = self.asgi(**self._http({"path": path, **options}))
+        lifespan = app.lifespan
+        for each in reversed(middleware or ()):
+            app = each.cls(app, *each.args, **each.kwargs)
+            app.lifespan = lifespan  # for hosts
+        return app
 
     # ── what it offers ──
 
     async def list_tools(self) -> list[Shown]:
         return [Shown(each.definition) for each in self.engine.tools.snapshot.items]
-
-    async def list_resources(self) -> list[Shown]:
-        return [Shown(each.definition) for each in self.engine.resources.direct.snapshot.items]
-
-    async def list_prompts(self) -> list[Shown]:
-        return [Shown(each.definition) for each in self.engine.prompts.snapshot.items]
 
     async def get_tool(self, name: str) -> Shown | None:
         return None if (found := self.engine.tools.find(name)) is None else Shown(found.definition)
@@ -418,52 +393,17 @@ def _key(item: Any) -> str:
     return str(item.uri if hasattr(item, "uri") else item.name)
 
 
-class HostedApp:
-    """An ASGI app inside of Starlette's middleware."""
-
-    def __init__(self, app: Any, middleware: Sequence[Any]) -> None:
-        self._app = self._outermost = app
-        for each in reversed(middleware):
-            self._outermost = each.cls(self._outermost, *each.args, **each.kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._app, name)
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._outermost(scope, receive, send)
+def TasksExtension(*_: Any, **__: Any) -> None:
+    """Nothing: tasks and stored events are parts of Dovetail."""
 
 
-class TasksExtension:
-    """Tasks, which are a part of Dovetail."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
+EventStore = TasksExtension
 
 
-class EventStore(TasksExtension):
-    """Events, which are stored anyway, in the state of the server."""
-
-
-class TaskConfig(msgspec.Struct, frozen=True, kw_only=True):
-    mode: str = "optional"
-    poll_interval: Any = None
-
-
-def _task(given: Any) -> Any:
-    if not isinstance(given, TaskConfig):
-        return given
-    interval = getattr(given.poll_interval, "total_seconds", lambda: given.poll_interval)()
-    seconds = {} if interval is None else {"poll_interval": interval}
-    return given.mode != "forbidden" and NativeTaskConfig(mode=given.mode, **seconds)  # type: ignore[arg-type]
-
-
-class ResourceSecurity:
-    """The variables of a template that are not screened."""
-
-    def __init__(self, *, exempt_params: Any = (), **switches: bool) -> None:
-        if not all(switches.values()):
-            raise no_equal("ResourceSecurity(reject_…=False)", PAGE, "name the variables in exempt_params=")
-        self.exempt_params = exempt_params
+def TaskConfig(mode: str = "optional", poll_interval: Any = None) -> Any:
+    seconds = getattr(poll_interval, "total_seconds", lambda: poll_interval)()
+    options: dict[str, Any] = given_options(mode=mode, poll_interval=seconds)
+    return mode != "forbidden" and dovetail.TaskConfig(**options)
 
 
 def AppConfig(**fields: Any) -> dict[str, Any]:
@@ -488,29 +428,9 @@ def create_proxy(target: Any, *, mode: str | None = None, name: str | None = Non
     return server
 
 
-class ResourceError(dovetail.ToolError):
-    """A reason that clients are shown."""
-
-
-class AuthorizationError(dovetail.ToolError):
-    """Access is denied."""
-
-
-class InsufficientScopeError(AuthorizationError):
-    """The token has too few scopes."""
-
-
 def get_tracer(version: str | None = None) -> Any:
     telemetry: Any = lazy_engine.telemetry
     return telemetry.trace.get_tracer("fastmcp", version)
-
-
-def NpxStdioTransport(package: str, args: Sequence[str] | None = None, **_: Any) -> list[str]:
-    return ["npx", "-y", package, *(args or ())]
-
-
-def UvxStdioTransport(tool_name: str, tool_args: Sequence[str] | None = None, **_: Any) -> list[str]:
-    return ["uvx", tool_name, *(tool_args or ())]
 
 
 class Lifespan:
@@ -554,9 +474,17 @@ stdio supabase tasks telemetry template tests timeout timing token_cache tool to
 transforms transports types utilities v1 vendor_providers version_filter versions visibility workos
 """
 MODULES = frozenset(WORDS.split())
-FastMCPError = PromptError = ValidationError = dovetail.ToolError
+FastMCPError = ResourceError = PromptError = ValidationError = dovetail.ToolError
+AuthorizationError = InsufficientScopeError = dovetail.ToolError
 NotFoundError = dovetail.NotFound
 MISSING = """
+DebugTokenVerifier IntrospectionTokenVerifier AzureJWTVerifier: see Introspection and Jwt
+TextResource BinaryResource FileResource DirectoryResource HttpResource: see add_file, or write a function
+ResourceSecurity: see unsafe= of a resource
+NpxStdioTransport UvxStdioTransport: write the command as a list
+require_roles: write a check of the claims
+RetryMiddleware ToolInjectionMiddleware DetailedTimingMiddleware: write a Middleware
+Progress: see ctx.report_progress
 FastMCPApp Approval Choice FileUpload FormInput GenerativeUI: views are HTML, see add_ui
 CodeMode GetSchemas GetTags Search MontySandboxProvider BM25SearchTransform RegexSearchTransform: see tool_search=
 PromptsAsTools ResourcesAsTools: clients have methods for these
@@ -571,7 +499,7 @@ EntraOBOToken: `await ctx.upstream_token()` is the user's token
 SkillsDirectoryProvider SkillProvider ClaudeSkillsProvider: see add_skills
 forward forward_raw: write a tool that calls the function
 """
-_PARTS = ("fastmcp_context", "fastmcp_components", "shared", "fastmcp_auth", "fastmcp_middleware")
+_PARTS = ("fastmcp_components", "fastmcp_context", "shared", "fastmcp_auth")
 
 
 def __getattr__(name: str) -> Any:

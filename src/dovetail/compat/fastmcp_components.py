@@ -5,17 +5,15 @@ import inspect
 import json
 import operator
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from dovetail import compat, registry
-from dovetail.auth.fetch import FetchRequest, make_fetch
 from dovetail.compat import no_equal
 from dovetail.compat.fastmcp_context import PAGE, ResourceContent, ResourceResult, fitting
+from dovetail.compat.shared import given
 from dovetail.engine.context import request_of
 from dovetail.engine.current_context import get_context as native_context
 from dovetail.protocol import results, types
@@ -25,6 +23,7 @@ from dovetail.registry.mounts import rename_uri
 from dovetail.registry.tools import Tool as CompiledTool
 from dovetail.registry.tools import shape_unstructured
 from dovetail.registry.transforms import ArgTransform as ArgTransform
+from dovetail.registry.transforms import ToolTransform as ToolTransformConfig
 from dovetail.registry.visibility import texts
 from dovetail.schema.encode import encode_json, to_jsonable
 
@@ -34,14 +33,15 @@ MARK = "__fastmcp__"  # the attribute of functions that the standalone decorator
 # ── what functions return ──
 
 
-def _constructor(fields: Callable[..., dict[str, Any]], base: type) -> Any:
-    """A metaclass of subclasses of a struct, whose constructor takes the peer's arguments."""
+def _peers(base: type, fields: Callable[..., dict[str, Any]]) -> Any:
+    """A subclass of a struct, whose constructor takes the peer's arguments."""
     kind: Any = type(base)
 
     def construct(cls: Any, *args: Any, **named: Any) -> Any:
         return kind.__call__(cls, **fields(*args, **named))
 
-    return type(kind)("PeersArguments", (kind,), {"__call__": construct})
+    made = type(kind)(f"PeersArguments{base.__name__}", (kind,), {"__call__": construct})
+    return made(base.__name__, (base,), {"__module__": __name__}, frozen=True)
 
 
 def _message(content: Any, role: str = "user") -> dict[str, Any]:
@@ -62,34 +62,14 @@ def _tool_result(content: Any = None, structured_content: Any = None, meta: Any 
     return {"content": shown, "structured": plain, "meta": meta, "is_error": is_error}
 
 
-def _media(path: Any = None, data: Any = None, format: Any = None, annotations: Any = None, name: Any = None) -> Any:
-    given = {"data": data, "path": path, "format": format, "annotations": annotations, "name": name}
-    return {key: each for key, each in given.items() if each is not None}
+def _media(path: Any = None, data: Any = None, format: Any = None, annotations: Any = None) -> Any:
+    return given(data=data, path=path, format=format, annotations=annotations)
 
 
-class Message(types.Message, frozen=True, metaclass=_constructor(_message, types.Message)):  # type: ignore[metaclass]
-    """`Message(content, role="user")`."""
-
-
-class PromptResult(results.PromptResult, frozen=True, metaclass=_constructor(_prompt_result, results.PromptResult)):  # type: ignore[metaclass]
-    """`PromptResult(messages, description, meta)`."""
-
-
-class ToolResult(
-    results.ToolResult,
-    frozen=True,
-    kw_only=True,
-    metaclass=_constructor(_tool_result, results.ToolResult),  # type: ignore[metaclass]
-):
-    """`ToolResult(content, structured_content)`."""
-
-
-class Image(types.Image, frozen=True, metaclass=_constructor(_media, types.Image)):  # type: ignore[metaclass]
-    """`Image(path)`, `Image(data=…, format="png")`."""
-
-
-class Audio(types.Audio, frozen=True, metaclass=_constructor(_media, types.Audio)):  # type: ignore[metaclass]
-    """`Audio(path)`, `Audio(data=…, format="wav")`."""
+Message = _peers(types.Message, _message)  # Message(content, role="user")
+PromptResult = _peers(results.PromptResult, _prompt_result)  # PromptResult(messages, description, meta)
+ToolResult = _peers(results.ToolResult, _tool_result)  # ToolResult(content, structured_content, meta)
+Image, Audio = _peers(types.Image, _media), _peers(types.Audio, _media)  # Image(path), Audio(data=…, format="wav")
 
 
 def blocks(value: Any) -> tuple[types.Content, ...]:
@@ -129,18 +109,14 @@ def is_content(value: Any) -> bool:
     """Whether a value is content, a list with content, or a result of mcp_types."""
     if isinstance(value, list | tuple):
         return any(map(is_content, value))
-    return isinstance(value, types.CONTENT_TYPES) or is_official(value)
-
-
-def is_official(value: Any) -> bool:
-    return type(value).__module__.startswith("mcp_types")
+    return isinstance(value, types.CONTENT_TYPES) or type(value).__module__.startswith("mcp_types")
 
 
 def resource_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with results that Dovetail knows; others are JSON text, of the resource's own type."""
 
     def convert(value: Any) -> Any:
-        if isinstance(value, str | bytes | types.ResourceContents) or is_official(value):
+        if isinstance(value, str | bytes | types.ResourceContents) or is_content(value):
             return value
         if isinstance(value, ResourceContent | ResourceResult):
             _, context = request_of(native_context())
@@ -153,42 +129,35 @@ def resource_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def asking_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, with an `InputRequiredResult` of mcp_types as Dovetail's; its annotation is without it."""
-    returns = inspect.signature(function, eval_str="InputRequired" in str(_returns(function))).return_annotation
-    kept = [each for each in members(returns) if getattr(each, "__name__", "") != "InputRequiredResult"]
-    if len(kept) == len(members(returns)):
+    signature = inspect.signature(function)
+    if "InputRequiredResult" not in str(signature.return_annotation):
         return function
+    returns = members(inspect.signature(function, eval_str=True).return_annotation)
+    kept = [each for each in returns if each.__name__ != "InputRequiredResult"]
 
     def convert(value: Any) -> Any:
         return compat.mcp_context.to_input_required(value) if type(value).__name__ == "InputRequiredResult" else value
 
     made: Any = returning(function, convert)
-    others = functools.reduce(operator.or_, kept or [None])
-    made.__signature__ = inspect.signature(function).replace(return_annotation=others)
+    made.__signature__ = signature.replace(return_annotation=functools.reduce(operator.or_, kept or [None]))
     return made  # type: ignore[no-any-return]
-
-
-def _returns(function: Callable[..., Any]) -> Any:
-    return inspect.signature(function).return_annotation
 
 
 def returning(function: Callable[..., Any], convert: Callable[[Any], Any]) -> Callable[..., Any]:
     """The function, with converted values."""
 
-    async def convert_later(value: Any) -> Any:
+    async def finish(value: Any) -> Any:
         return convert(await value)
 
-    if inspect.iscoroutinefunction(outermost(function)):
+    def call(*args: Any, **named: Any) -> Any:
+        value = function(*args, **named)
+        return finish(value) if inspect.isawaitable(value) else convert(value)
 
-        async def call(*args: Any, **named: Any) -> Any:
-            return convert(await function(*args, **named))
+    async def call_async(*args: Any, **named: Any) -> Any:
+        return await call(*args, **named)
 
-    else:
-
-        def call(*args: Any, **named: Any) -> Any:  # type: ignore[misc]
-            value = function(*args, **named)
-            return convert_later(value) if inspect.isawaitable(value) else convert(value)
-
-    return functools.update_wrapper(call, function)
+    is_async = inspect.iscoroutinefunction(outermost(function))
+    return functools.update_wrapper(call_async if is_async else call, function)
 
 
 # ── components ──
@@ -226,7 +195,7 @@ class Tool(Component):
         if transform_fn is not None:
             raise no_equal("Tool.from_tool(transform_fn=)", PAGE, "write a tool that calls the function")
         base = component(tool, Tool)
-        transform = registry.transforms.ToolTransform(name=name, arguments=transform_args or {})
+        transform = ToolTransformConfig(name=name, arguments=transform_args or {})
         own = {**base.options, "name": base.name, "description": base.description, **options}
         return cls(base.fn, **own, transform=transform)
 
@@ -241,49 +210,6 @@ class Resource(Component):
         super().__init__(function, **options)
 
 
-def _named_by_uri(make: Callable[..., Callable[[], Any]], **defaults: Any) -> Callable[..., Resource]:
-    """A class of resources that have no function of the author's."""
-    own = inspect.signature(make).parameters
-
-    def construct(*, uri: Any, **options: Any) -> Resource:
-        function = make(**{name: options.pop(name) for name in own if name in options})
-        return Resource(function, uri=uri, **{"name": str(uri), "description": "", **defaults, **options})
-
-    return construct
-
-
-def _directory(path: Any, recursive: bool = False, pattern: str = "*") -> Callable[[], Any]:
-    def files() -> dict[str, list[str]]:
-        found = sorted(Path(path).rglob(pattern) if recursive else Path(path).glob(pattern))
-        return {"files": [str(each.relative_to(path)) for each in found if each.is_file()]}
-
-    return files
-
-
-def _file(path: Any) -> Callable[[], Any]:
-    def read() -> str | bytes:
-        data = Path(path).read_bytes()
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return data
-
-    return read
-
-
-def _page(url: Any) -> Callable[[], Any]:
-    async def fetch() -> str:
-        found = await make_fetch(max_bytes=16 * 1024 * 1024)(FetchRequest(url=str(url)))
-        return found.body.decode(errors="replace")
-
-    return fetch
-
-
-TextResource = _named_by_uri(lambda text: lambda: text)
-BinaryResource = _named_by_uri(lambda data: lambda: data, mime_type="application/octet-stream")
-FileResource = _named_by_uri(_file)
-DirectoryResource = _named_by_uri(_directory, mime_type="application/json")
-HttpResource = _named_by_uri(_page)
 ResourceTemplate = FunctionResource = Resource
 FunctionTool, FunctionPrompt = Tool, Prompt
 
@@ -322,18 +248,6 @@ def changed(item: Any, **fields: Any) -> Any:
     return replace(item, definition=replace(item.definition, **fields), **label)
 
 
-class ToolTransformConfig(msgspec.Struct, frozen=True, kw_only=True):
-    name: str | None = None
-    title: str | None = None
-    description: str | None = None
-    arguments: Mapping[str, Any] = {}
-
-    @property
-    def transform(self) -> Any:
-        arguments = dict(self.arguments)
-        return registry.transforms.ToolTransform(name=self.name, description=self.description, arguments=arguments)
-
-
 class Namespace:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -348,15 +262,14 @@ class Namespace:
 
 
 class ToolTransform:
-    def __init__(self, transforms: Mapping[str, ToolTransformConfig]) -> None:
+    def __init__(self, transforms: Mapping[str, Any]) -> None:
         self.transforms = transforms
 
     def apply(self, item: Any) -> Any:
         config = self.transforms.get(getattr(item, "name", "")) if isinstance(item, CompiledTool) else None
         if config is None:
             return item
-        made = registry.transforms.transform_tool(item, config.transform, f"the transform of {item.name}")
-        return made if config.title is None else changed(made, title=config.title)
+        return registry.transforms.transform_tool(item, config, f"the transform of {item.name}")
 
 
 class Visibility:

@@ -1,21 +1,34 @@
-"""FastMCP's Context, and what its dependencies inject."""
+"""FastMCP's Context, what its dependencies inject, its client, and its middleware."""
 
+import copy
+import dataclasses
 import inspect
+import json
+import logging
+import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Annotated, Any, Literal
+from datetime import UTC, datetime
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import msgspec
 
 import dovetail
-from dovetail import compat
+from dovetail import ProtocolError, Request, compat
 from dovetail.compat import no_equal
-from dovetail.compat.shared import AccessToken, get_access_token, outcome, wire
+from dovetail.compat.shared import AccessToken, get_access_token, outcome
 from dovetail.engine.context import request_of
 from dovetail.engine.current_context import get_context as native_context
-from dovetail.protocol.types import ResourceContents, tags_of
+from dovetail.engine.hooks import BY_METHOD
+from dovetail.errors import INVALID_PARAMS
+from dovetail.protocol.jsonrpc import encode
+from dovetail.protocol.results import ListResult, ToolResult
+from dovetail.protocol.types import ResourceContents, Text, tags_of
 from dovetail.registry.dependencies import Marker
+from dovetail.registry.registration import Caching, parse_rates
 from dovetail.schema.encode import to_jsonable
 
 PAGE = "From FastMCP"
@@ -24,14 +37,12 @@ NOT_PASSED_ON = CREDENTIALS | {
     "accept", "connection", "content-length", "content-type", "expect", "host", "keep-alive", "mcp-session-id",
     "proxy-authenticate", "proxy-connection", "te", "transfer-encoding", "upgrade",
 }  # fmt: skip
-_values: ContextVar[dict[str, Any] | None] = ContextVar("fastmcp_values", default=None)
+_session_id: ContextVar[str | None] = ContextVar("fastmcp_session_id", default=None)
 
 
-def request_values() -> dict[str, Any]:
-    """Values that are there as long as the request."""
-    if (values := _values.get()) is None:
-        _values.set(values := {})
-    return values
+def lacking(self: Any, name: str) -> Any:
+    """The `__getattr__` of adapters, for what their peers have besides."""
+    raise AttributeError(f'{type(self).__name__}.{name} has no equal in Dovetail; see the page "{PAGE}" of its docs')
 
 
 class ResourceContent:
@@ -68,6 +79,7 @@ class Context(dovetail.Context[Any]):
     """FastMCP's methods on Dovetail's context."""
 
     fastmcp: Any  # the server; each has a subclass of its own
+    __getattr__ = lacking
 
     @property
     def request_id(self) -> str:
@@ -76,7 +88,9 @@ class Context(dovetail.Context[Any]):
     @property
     def session_id(self) -> str:
         """In revisions without sessions made up for the request."""
-        return super().session_id or str(request_values().setdefault("session id", str(uuid.uuid4())))
+        if (found := super().session_id or _session_id.get()) is None:
+            _session_id.set(found := str(uuid.uuid4()))
+        return found
 
     @property
     def transport(self) -> str | None:
@@ -103,12 +117,6 @@ class Context(dovetail.Context[Any]):
         """The client's answers as results of mcp_types; None before the first round."""
         return None if super().input_responses is None else self.session.input_responses
 
-    def client_supports_extension(self, extension_id: str) -> bool:
-        return extension_id in self.client.extensions
-
-    def client_extension_settings(self, identifier: str) -> Mapping[str, Any] | None:
-        return self.client.extensions.get(identifier)
-
     async def log(  # type: ignore[override]
         self, message: str, level: Any = None, logger_name: str | None = None, extra: Mapping[str, Any] | None = None
     ) -> None:
@@ -116,40 +124,23 @@ class Context(dovetail.Context[Any]):
 
     debug, info, warning, error = map(_log_method, ("debug", "info", "warning", "error"))
 
-    async def send_notification(self, notification: Any) -> None:
-        await self.session.send_notification(notification)
-
     async def close_sse_stream(self) -> None:
         await self.close_stream()
 
-    async def elicit(
-        self, message: str, response_type: Any = None, *, schema: Any = None, timeout: float | None = None,
-        response_title: str | None = None, response_description: str | None = None,
-    ) -> Any:  # fmt: skip
+    async def elicit(self, message: str, response_type: Any = None, **options: Any) -> Any:
         """An AcceptedElicitation, a DeclinedElicitation or a CancelledElicitation."""
         if isinstance(response_type, list) and response_type and not isinstance(response_type[0], str):
             response_type = list[Literal[tuple(response_type[0])]]  # type: ignore[misc]  # several of the choices
-        if response_title is not None or response_description is not None:
-            if isinstance(response_type, list):
-                response_type = Literal[tuple(response_type)]
-            field = dovetail.Field(title=response_title, description=response_description)
-            response_type = Annotated[response_type, field]
-        return outcome(await super().elicit(message, response_type, schema=schema, timeout=timeout))
+        return outcome(await super().elicit(message, response_type, **options))
 
-    async def set_state(self, key: str, value: Any, *, serializable: bool = True) -> None:
-        """Store a value for the caller; one that is not serializable for this request."""
-        if serializable:
-            request_values().pop(f"state {key}", None)
-            await self.state.set(key, value)
-        else:
-            request_values()[f"state {key}"] = value
+    async def set_state(self, key: str, value: Any) -> None:
+        """Store a value for the caller."""
+        await self.state.set(key, value)
 
     async def get_state(self, key: str) -> Any:
-        values = request_values()
-        return values[f"state {key}"] if f"state {key}" in values else await self.state.get(key)
+        return await self.state.get(key)
 
     async def delete_state(self, key: str) -> None:
-        request_values().pop(f"state {key}", None)
         await self.state.delete(key)
 
     async def enable_components(self, **chosen: Any) -> None:
@@ -225,22 +216,14 @@ def get_http_headers(include_all: bool = False, include: set[str] | None = None)
 
 def get_http_request() -> Any:
     """A Starlette request with the headers of this one."""
-    from starlette.requests import Request
+    from starlette.requests import Request as StarletteRequest
 
     _, context = request_of(get_context())
     if context.request.headers is None:
         raise RuntimeError("No active HTTP request found.")
     headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in context.request.headers.items()]
-    client = None if context.address is None else (context.address, 0)
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": "/mcp",
-        "query_string": b"",
-        "headers": headers,
-        "client": client,
-    }
-    return Request(scope)
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": headers}
+    return StarletteRequest(scope)
 
 
 # ── dependencies ──
@@ -263,10 +246,6 @@ def _context(ctx: Context) -> Context:
     return ctx
 
 
-def _progress(ctx: Context) -> "Progress":
-    return Progress(ctx)
-
-
 def _token() -> AccessToken:
     if (token := get_access_token()) is None:
         raise RuntimeError("No access token found: the caller is not authenticated")
@@ -284,56 +263,281 @@ def TokenClaim(name: str) -> Any:
     return Marker(lambda: _token().claims[name])
 
 
-class Progress:
-    """Counts up, and reports it: `progress: Progress = Progress()`."""
-
-    use_cache, dependency = True, staticmethod(_progress)  # as Depends has them
-
-    def __init__(self, ctx: Context | None = None) -> None:
-        self._ctx = ctx
-        self.current, self.total, self.message = 0, 1, ""
-
-    async def set_total(self, total: int) -> None:
-        await self._change(total=total)
-
-    async def increment(self, amount: int = 1) -> None:
-        await self._change(current=self.current + amount)
-
-    async def set_message(self, message: str | None) -> None:
-        await self._change(message=message or "")
-
-    async def _change(self, **fields: Any) -> None:
-        vars(self).update(fields)
-        if self._ctx is not None:
-            await self._ctx.report_progress(self.current, self.total, self.message or None)
-
-
 class Client(dovetail.Client):
     """FastMCP's keywords and handlers of what Dovetail's client has."""
 
     def __init__(
-        self, transport: Any, *, mode: str | None = None, elicitation_handler: Any = None, sampling_handler: Any = None,
-        **options: Any,
-    ) -> None:  # fmt: skip
+        self, transport: Any, *, mode: str | None = None, elicitation_handler: Any = None, **options: Any
+    ) -> None:
         async def elicit(request: dovetail.ElicitRequest) -> Any:
             found = elicitation_handler(request.message, dict, request, None)
             found = await found if inspect.isawaitable(found) else found
             return found if isinstance(found, dovetail.ElicitResult | None) else to_jsonable(found)
 
-        async def sample(request: dovetail.SamplingRequest) -> Any:
-            import mcp_types
-
-            messages = [mcp_types.SamplingMessage.model_validate(each) for each in request.messages]
-            found = sampling_handler(messages, request, None)
-            found = await found if inspect.isawaitable(found) else found
-            return found if isinstance(found, str) else wire(found)
-
         options |= {} if elicitation_handler is None else {"elicitation_handler": elicit}
-        options |= {} if sampling_handler is None else {"sampling_handler": sample}
+        if "sampling_handler" in options:
+            raise no_equal("Client(sampling_handler=)", PAGE, "dovetail.Client takes a function of one request")
         options |= {"protocol_version": mode} if mode is not None and mode[:2] == "20" else {}
         super().__init__(transport, **{name: each for name, each in options.items() if each is not None})
 
-    async def call_tool(self, name: str, arguments: Any = None, *, version: str | None = None, **options: Any) -> Any:
-        if version is not None:
-            raise no_equal("call_tool(version=)", PAGE, "a tool has one version")
-        return await super().call_tool(name, arguments, **options)
+
+# ── middleware ──
+
+
+@dataclasses.dataclass(kw_only=True, frozen=True)
+class MiddlewareContext:
+    """A message of the client on its way."""
+
+    message: Any
+    fastmcp_context: Any = None
+    source: str = "client"
+    type: str = "request"
+    method: str | None = None
+    timestamp: datetime = dataclasses.field(default_factory=lambda: datetime.now(UTC))
+
+    def __class_getitem__(cls, _: Any) -> Any:
+        return cls
+
+    def copy(self, **changes: Any) -> "MiddlewareContext":
+        return dataclasses.replace(self, **changes)
+
+
+CallNext = Callable[[MiddlewareContext], Awaitable[Any]]
+
+
+class Middleware:
+    """FastMCP's form of Dovetail's: subclasses have hooks such as `on_call_tool`."""
+
+    def attach(self, server: Any) -> None:
+        server.engine.use(self._around)
+        server.engine.notification_hooks.append(self._beside)
+
+    async def _around(self, request: Request, call_next: Callable[[Request], Awaitable[Any]]) -> Any:
+        """Dovetail's middleware: a changed message changes the request, and a list is a list of definitions."""
+        given: dict[str, Any] = {name: getattr(request.params, name) for name in request.params.__struct_fields__}
+        if isinstance(given.get("arguments"), msgspec.Raw | bytes):
+            given["arguments"] = msgspec.json.decode(given["arguments"] or b"{}")
+        listed: list[ListResult] = []
+
+        async def go_on(context: MiddlewareContext) -> Any:
+            changed = {name: value for name, value in vars(context.message).items() if given.get(name) != value}
+            if request.method == "tools/call" and "arguments" in changed:
+                changed["arguments"] = msgspec.Raw(encode(changed["arguments"]))
+            request.params = msgspec.structs.replace(request.params, **changed)
+            result = await call_next(request)
+            if not isinstance(result, ListResult):
+                return result
+            listed[:] = [result]
+            return [Shown(each) for each in result.items]
+
+        context = MiddlewareContext(
+            message=SimpleNamespace(**copy.deepcopy(given)), fastmcp_context=native_context(), method=request.method
+        )
+        found = await self(context, go_on)
+        if listed and (items := tuple(each.definition for each in found)) != listed[0].items:
+            listed[0].items = items
+        return listed[0] if listed else found
+
+    async def _beside(self, notification: Any, call_next: Any) -> Any:
+        message = SimpleNamespace(**(notification.params or {}))
+        await self(MiddlewareContext(message=message, type="notification", method=notification.method), call_next)
+        return await call_next(notification)
+
+    async def __call__(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        typed = BY_METHOD.get(context.method or "", "")
+        around = "on_request" if context.type == "request" else "on_notification"
+        for hook in filter(None, (getattr(self, name, None) for name in (typed, around, "on_message"))):
+            call_next = partial(_call, hook, call_next)
+        return await call_next(context)
+
+
+async def _call(hook: Any, call_next: CallNext, context: MiddlewareContext) -> Any:
+    return await hook(context, call_next)
+
+
+# ── stock middleware ──
+
+
+class LoggingMiddleware(Middleware):
+    """Logs each message before and after."""
+
+    name = "fastmcp.requests"
+    events: Sequence[str] = ("request_start", "request_success", "request_error")
+
+    def __init__(
+        self, logger: logging.Logger | None = None, log_level: int = logging.INFO, include_payloads: bool = False,
+        max_payload_length: int = 1000, methods: Sequence[str] | None = None, **_: Any,
+    ) -> None:  # fmt: skip
+        self.logger, self.log_level, self.methods = logger or logging.getLogger(self.name), log_level, methods
+        self._payload_length = max_payload_length if include_payloads else 0
+
+    def write(self, event: str, context: MiddlewareContext, **more: Any) -> None:
+        if event in self.events and (self.methods is None or context.method in self.methods):
+            shown = {"event": event, "method": context.method, "source": context.source, **more}
+            if event == "request_start" and self._payload_length:
+                shown["payload"] = json.dumps(vars(context.message), default=str)[: self._payload_length]
+            self.logger.log(self.log_level, self.line(shown))
+
+    def line(self, shown: dict[str, Any]) -> str:
+        return " ".join(f"{name}={value}" for name, value in shown.items())
+
+    async def on_message(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        self.write("request_start", context)
+        start = time.perf_counter()
+        try:
+            result = await call_next(context)
+        except Exception as failure:
+            self.write("request_error", context, error=type(failure).__name__)
+            raise
+        self.write("request_success", context, duration_ms=round((time.perf_counter() - start) * 1000, 2))
+        return result
+
+
+class StructuredLoggingMiddleware(LoggingMiddleware):
+    """Logs lines of JSON."""
+
+    def line(self, shown: dict[str, Any]) -> str:
+        return json.dumps(shown)
+
+
+class TimingMiddleware(LoggingMiddleware):
+    """Logs how long requests take."""
+
+    name = "fastmcp.timing"
+    events = ("request_success", "request_error")
+
+
+class ErrorHandlingMiddleware(Middleware):
+    """Logs errors; Dovetail itself makes safe responses of them."""
+
+    def __init__(
+        self, logger: logging.Logger | None = None, include_traceback: bool = False,
+        error_callback: Callable[..., Any] | None = None, transform_errors: bool = True,
+    ) -> None:  # fmt: skip
+        del transform_errors
+        self.logger, self._traceback = logger or logging.getLogger("fastmcp.errors"), include_traceback
+        self._callback = error_callback
+
+    async def on_message(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        try:
+            return await call_next(context)
+        except Exception as failure:
+            self.logger.error("%s failed: %s", context.method, failure, exc_info=self._traceback)
+            if self._callback is not None:
+                self._callback(failure, context)
+            raise
+
+
+class RateLimitingMiddleware(Middleware):
+    """Becomes `Server(rate_limit=)`."""
+
+    def __init__(self, max_requests_per_second: float = 10.0, burst_capacity: int | None = None) -> None:
+        del burst_capacity
+        by_minute = f"{max(1, round(max_requests_per_second * 60))}/minute"
+        self.rate = f"{round(max_requests_per_second)}/second" if max_requests_per_second >= 1 else by_minute
+
+    def attach(self, server: Any) -> None:
+        engine = server.engine
+        rates = (*engine.options.rate_limit, *parse_rates(self.rate, type(self).__name__))
+        engine.options = msgspec.structs.replace(engine.options, rate_limit=rates)
+        engine.use(_as_it_is)  # so that the chain is compiled
+
+
+async def _as_it_is(request: Any, call_next: Any) -> Any:
+    return await call_next(request)
+
+
+class SlidingWindowRateLimitingMiddleware(RateLimitingMiddleware):
+    def __init__(self, max_requests: int, window_minutes: int = 1) -> None:
+        super().__init__(max_requests / window_minutes / 60)
+
+
+class ResponseCachingMiddleware(Middleware):
+    """Becomes `cache=` of tools, for each caller."""
+
+    def __init__(self, call_tool_settings: Any = None, **_: Any) -> None:
+        settings = dict(call_tool_settings or {})
+        self._seconds = float(settings.get("ttl", 3600)) if settings.get("enabled", True) else 0
+        self._only, self._not = settings.get("included_tools"), settings.get("excluded_tools") or ()
+
+    def attach(self, server: Any) -> None:
+        def cached(item: Any) -> Any:
+            if getattr(item, "to_result", None) is None or item.route is not None or item.task is not None:
+                return item  # no tool, or one that is cached or a task already
+            if item.name in self._not or (self._only and item.name not in self._only):
+                return item
+            return msgspec.structs.replace(item, route=Caching(self._seconds, False), is_limited=True)
+
+        if self._seconds:
+            server.change_items(cached)
+
+
+class ResponseLimitingMiddleware(Middleware):
+    """Cuts results of tools that are too long."""
+
+    def __init__(
+        self, max_size: int = 1_000_000, truncation_suffix: str = "\n\n[Response truncated due to size limit]",
+        tools: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
+        self.max_size, self.suffix, self.tools = max_size, truncation_suffix, tools
+
+    async def on_list_tools(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        """A result that was cut fits no schema."""
+        found = await call_next(context)
+        for each in found:
+            if self.tools is None or each.name in self.tools:
+                each.definition = msgspec.structs.replace(each.definition, output_schema=None)
+        return found
+
+    async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        result = await call_next(context)
+        is_meant = self.tools is None or context.message.name in self.tools
+        if not (is_meant and isinstance(result, ToolResult)):
+            return result
+        value = None if result.structured is msgspec.UNSET else result.structured
+        if len(encode([result.content, value])) <= self.max_size:
+            return result
+        texts = [each.text for each in result.content if isinstance(each, Text)]
+        text = ("\n\n".join(texts) or encode(value).decode()).encode()
+        cut = text[: max(self.max_size - len(self.suffix.encode()) - 50, 0)].decode(errors="ignore")
+        return ToolResult(content=(Text(cut + self.suffix),), is_error=result.is_error)
+
+
+class PingMiddleware(Middleware):
+    """Not needed: open streams get comments, at `keep_alive=` of `run`."""
+
+    def __init__(self, interval_ms: int = 30_000) -> None:
+        pass
+
+    def attach(self, server: Any) -> None:
+        pass
+
+
+class AuthMiddleware(Middleware):
+    """Hides what the checks don't allow, and refuses it."""
+
+    def __init__(self, auth: Any) -> None:
+        self.auth = auth
+
+    def attach(self, server: Any) -> None:
+        self._server = server
+        server.guards.append(self.check)  # of what its own functions read
+        super().attach(server)
+
+    async def check(self, component: Any) -> None:
+        """Raises ProtocolError unless the caller may use it."""
+        if not await self._server.may_use(self.auth, component, native_context().principal):
+            raise ProtocolError("Authorization failed: insufficient permissions", code=INVALID_PARAMS)
+
+    async def _list(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        caller = native_context().principal
+        return [each for each in await call_next(context) if await self._server.may_use(self.auth, each, caller)]
+
+    on_list_tools = on_list_resources = on_list_resource_templates = on_list_prompts = _list
+
+    async def _use(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        named = context.message.uri if context.method == "resources/read" else context.message.name
+        await self.check(await self._server.component_of(context.method, named, native_context()))
+        return await call_next(context)
+
+    on_call_tool = on_read_resource = on_get_prompt = _use
