@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from stduritemplate import StdUriTemplate
 
 from dovetail.errors import SetupError
-from dovetail.protocol.uri_template import OPERATORS, UriTemplate, is_template, normalize_escapes, normalize_uri, valid_uri
+from dovetail.protocol.uri_template import (
+    OPERATORS,
+    UriTemplate,
+    is_template,
+    normalize_escapes,
+    normalize_uri,
+    valid_uri,
+)
 
 
 def match(template: str, uri: str) -> dict[str, Any] | None:
