@@ -4,7 +4,7 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,6 @@ from dovetail.compat.mcp.server.apps import Apps, ResourceCsp, ResourcePermissio
 from dovetail.compat.mcp.server.auth.middleware.auth_context import get_access_token
 from dovetail.compat.mcp.server.auth.provider import AccessToken, TokenVerifier
 from dovetail.compat.mcp.server.auth.settings import AuthSettings
-from dovetail.compat.mcp.server.caching import CacheHint
 from dovetail.compat.mcp.server.extension import Extension, MethodBinding, ResourceBinding, ToolBinding
 from dovetail.compat.mcp.server.lowlevel import Server as LowLevelServer
 from dovetail.compat.mcp.server.mcpserver import (
@@ -40,17 +39,10 @@ from dovetail.compat.mcp.server.mcpserver import (
 )
 from dovetail.compat.mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, ToolError
 from dovetail.compat.mcp.server.mcpserver.prompts import Prompt
-from dovetail.compat.mcp.server.mcpserver.resources import BinaryResource, FileResource, FunctionResource, TextResource
+from dovetail.compat.mcp.server.mcpserver.resources import FileResource, FunctionResource, TextResource
 from dovetail.compat.mcp.server.mcpserver.tools import Tool
-from dovetail.compat.mcp.server.subscriptions import InMemorySubscriptionBus, SubscriptionBus
 from dovetail.compat.mcp.server.transport_security import TransportSecuritySettings
-from dovetail.compat.mcp.shared.exceptions import MCPError, UrlElicitationRequiredError
-from dovetail.compat.mcp.shared.path_security import (
-    PathEscapeError,
-    contains_path_traversal,
-    is_absolute_path,
-    safe_join,
-)
+from dovetail.compat.mcp.shared.exceptions import MCPError
 from dovetail.compat.mcp.types import (
     INVALID_PARAMS,
     CallToolResult,
@@ -60,7 +52,6 @@ from dovetail.compat.mcp.types import (
     CreateMessageResult,
     ElicitRequest,
     ElicitRequestFormParams,
-    ElicitRequestURLParams,
     InputRequiredResult,
     ListRootsResult,
     PromptReference,
@@ -76,11 +67,12 @@ from starlette.routing import Mount
 
 import dovetail
 from dovetail.client import ElicitResult, SamplingRequest
-from dovetail.compat.mcp import Client, StdioServerParameters
+from dovetail.compat.mcp import Client
 from dovetail.errors import SetupError
 from http_wire import MODERN, HttpWire, text_of
 
 ERAS = ["2025-11-25", MODERN]
+PNG = b"\x89PNG\r\n\x1a\n"
 PAGE = "From the official SDK"
 
 
@@ -114,8 +106,12 @@ def test_the_types_are_those_of_the_official_package() -> None:
 def test_a_name_without_an_equal_is_an_error_that_names_the_page() -> None:
     with pytest.raises(ImportError, match=PAGE):
         from dovetail.compat.mcp.server.mcpserver import NoSuchThing  # noqa: F401
+    with pytest.raises(ImportError, match=PAGE):
+        from dovetail.compat.mcp.server import CacheHint  # noqa: F401
     with pytest.raises(ModuleNotFoundError):
-        import dovetail.compat.mcp.server.no_such_module  # noqa: F401
+        import dovetail.compat.mcp.server.no_such_module
+    with pytest.raises(ModuleNotFoundError):
+        import dovetail.compat.mcp.types.no_such_module  # noqa: F401
 
 
 def test_what_is_only_named_in_annotations_can_be_imported_and_says_what_to_use_when_it_is_made() -> None:
@@ -126,6 +122,10 @@ def test_what_is_only_named_in_annotations_can_be_imported_and_says_what_to_use_
 
     with pytest.raises(SetupError, match=r"MCPServer since mcp 2"):
         FastMCP("of mcp 1")
+    from dovetail.compat.mcp.shared.path_security import safe_join
+
+    with pytest.raises(SetupError, match="add_directory"):
+        safe_join("folder", "file")
 
 
 def test_it_is_loaded_only_if_it_is_imported() -> None:
@@ -240,7 +240,7 @@ async def test_structured_output_false_sends_text_alone() -> None:
 
 async def test_content_and_whole_results_are_sent_as_they_are(tmp_path: Path) -> None:
     server, picture = MCPServer("content"), tmp_path / "logo.png"
-    picture.write_bytes(b"png")
+    picture.write_bytes(PNG)
 
     @server.tool()
     def several() -> list:  # type: ignore[type-arg]
@@ -261,9 +261,7 @@ async def test_content_and_whole_results_are_sent_as_they_are(tmp_path: Path) ->
 
     blocks = (await call(server, "several")).content
     assert [type(block).__name__ for block in blocks] == ["Text", "Image", "Audio", "Text", "Text"]
-    assert [blocks[1].data, blocks[1].mime_type, blocks[2].mime_type] == [b"png", "image/png", "audio/ogg"]
-    assert Image(data=b"a").to_image_content().mime_type == "image/png"
-    assert Audio(data=b"a").to_audio_content().data == "YQ=="
+    assert [blocks[1].data, blocks[1].mime_type, blocks[2].mime_type] == [PNG, "image/png", "audio/ogg"]
     tools = await listed(server)
     assert tools["image"].output_schema is None
     assert tools["whole"].output_schema["required"] == ["name"]
@@ -300,9 +298,7 @@ async def test_the_first_tool_of_a_name_stays(caplog: pytest.LogCaptureFixture) 
     server.add_tool(lambda: 2, name="one")
     assert "there is already a tool one" in caplog.text
     assert (await call(server, "one")).text == "1"
-    server.remove_tool("one")
-    with pytest.raises(ToolError, match="Unknown tool"):
-        server.remove_tool("one")
+    assert server.remove_tool("one")
 
 
 async def test_tools_and_resources_may_be_given_to_the_constructor() -> None:
@@ -325,10 +321,6 @@ async def test_errors_keep_their_kind_and_unexpected_ones_their_secret() -> None
         raise ToolError("no such city")
 
     @server.tool()
-    def of_a_resource() -> str:
-        raise ResourceNotFoundError("no such note")
-
-    @server.tool()
     def crash() -> str:
         raise RuntimeError("password=1234")
 
@@ -336,28 +328,12 @@ async def test_errors_keep_their_kind_and_unexpected_ones_their_secret() -> None
     def protocol() -> str:
         raise MCPError(code=INVALID_PARAMS, message="gated", data={"why": "demo"})
 
-    @server.tool()
-    def url() -> str:
-        page = ElicitRequestURLParams(message="Sign in", url="https://example.com/", elicitation_id="e1")
-        raise UrlElicitationRequiredError([page])
-
-    wire = await HttpWire.session(server.asgi(), capabilities={"elicitation": {"url": {}}})
-    answers = {
-        name: (await wire.call(name)).answer for name in ("expected", "of_a_resource", "crash", "protocol", "url")
-    }
-    assert [text_of(answers[name]) for name in ("expected", "of_a_resource")] == ["no such city", "no such note"]
-    assert all(answers[name]["result"]["isError"] for name in ("expected", "of_a_resource", "crash"))
+    wire = await HttpWire.session(server.asgi())
+    answers = {name: (await wire.call(name)).answer for name in ("expected", "crash", "protocol")}
+    assert text_of(answers["expected"]) == "no such city"
+    assert all(answers[name]["result"]["isError"] for name in ("expected", "crash"))
     assert "1234" not in json.dumps(answers)
     assert answers["protocol"]["error"] == {"code": INVALID_PARAMS, "message": "gated", "data": {"why": "demo"}}
-    assert MCPError(1, "text").error == mcp_types.ErrorData(code=1, message="text")
-    assert answers["url"]["error"]["data"]["elicitations"][0]["elicitationId"] == "e1"
-
-
-def test_a_decorator_without_parentheses_is_refused_as_there() -> None:
-    server = MCPServer("bare")
-    for register in (server.tool, server.prompt):
-        with pytest.raises(TypeError, match="parentheses"):
-            register(lambda: "x")
 
 
 # ── the context ──
@@ -386,32 +362,31 @@ async def test_a_question_has_an_outcome_of_the_class_that_programs_match(revisi
         assert (await client.call_tool("ask")).structured == {"result": "decline"}
 
 
-async def test_the_session_asks_for_pages_raw_forms_samples_and_roots() -> None:
-    server, schema = MCPServer("session"), {"type": "object", "properties": {"n": {"type": "integer"}}}
+async def test_the_session_asks_for_pages_samples_and_roots() -> None:
+    server = MCPServer("session")
 
     @server.tool()
     async def everything(ctx: Context[Any, Any]) -> list[str]:
         page = await ctx.elicit_url("Pay", url="https://example.com/pay", elicitation_id="e")
-        form = await ctx.session.elicit_form("How many?", schema, related_request_id=ctx.request_id)
         said = SamplingMessage(role="user", content=TextContent(type="text", text="Hi"))
-        sample = await ctx.session.create_message(messages=[said], max_tokens=5)
+        sample = await ctx.session.create_message(messages=[said], max_tokens=5, related_request_id=ctx.request_id)
         roots = await ctx.request_context.session.list_roots()
-        assert isinstance(form, mcp_types.ElicitResult)
         assert isinstance(sample, CreateMessageResult)
         assert isinstance(sample.content, TextContent)
         assert isinstance(roots, ListRootsResult)
-        return [page.action, json.dumps(form.content), sample.content.text, str(roots.roots[0].uri)]
-
-    def answer(request: Any) -> ElicitResult:
-        return ElicitResult("accept", {"n": 2} if request.mode == "form" else None)
+        return [page.action, sample.content.text, str(roots.roots[0].uri)]
 
     def sample(request: SamplingRequest) -> str:
         return f"{len(request.messages)} message, {request.max_tokens} tokens"
 
-    asking = {"elicitation_handler": answer, "sampling_handler": sample, "roots": ["file:///tmp/a"]}
+    asking = {
+        "elicitation_handler": lambda _: ElicitResult("accept"),
+        "sampling_handler": sample,
+        "roots": ["file:///tmp/a"],
+    }
     async with connect(server, **asking) as client:
         result = await client.call_tool("everything")
-    assert result.structured["result"] == ["accept", '{"n": 2}', "1 message, 5 tokens", "file:///tmp/a"]
+    assert result.structured["result"] == ["accept", "1 message, 5 tokens", "file:///tmp/a"]
 
 
 async def test_the_context_knows_the_request_and_its_client() -> None:
@@ -423,27 +398,20 @@ async def test_the_context_knows_the_request_and_its_client() -> None:
 
     @server.tool()
     def know(ctx: Context[str]) -> dict[str, Any]:
-        wanted = mcp_types.ClientCapabilities(sampling=mcp_types.SamplingCapability())
         return {
             "lifespan": ctx.request_context.lifespan_context,
             "id": ctx.request_id,
             "version": ctx.request_context.protocol_version,
             "method": ctx.request_context.method,
-            "samples": ctx.session.check_client_capability(wanted),
-            "elicits": ctx.client_capabilities.elicitation is not None,
-            "client": ctx.session.client_params.client_info.name,
-            "server": ctx.mcp_server is server,
+            "client": ctx.session.client.name,
             "round": ctx.input_responses,
         }
 
-    async with connect(
-        server, elicitation_handler=lambda _: None, client_info={"name": "me", "version": "1"}
-    ) as client:
+    async with connect(server, client_info={"name": "me", "version": "1"}) as client:
         found = (await client.call_tool("know")).data
     assert found.pop("id").isdigit()
     assert found == {
-        "lifespan": "opened by knows", "version": "2025-11-25", "method": "tools/call", "samples": False,
-        "elicits": True, "client": "me", "server": True, "round": None,
+        "lifespan": "opened by knows", "version": "2025-11-25", "method": "tools/call", "client": "me", "round": None,
     }  # fmt: skip
 
 
@@ -453,8 +421,7 @@ async def test_the_context_notifies() -> None:
 
     @server.tool()
     async def notify(ctx: Context) -> str:
-        await ctx.info("one", logger_name="here")
-        await ctx.session.send_log_message(level="warning", data="two", related_request_id=ctx.request_id)
+        await ctx.info("one")
         params = mcp_types.LoggingMessageNotificationParams(level="error", data="three")
         await ctx.session.send_notification(mcp_types.LoggingMessageNotification(params=params))
         await ctx.report_progress(1, total=2, message="half")
@@ -473,7 +440,7 @@ async def test_the_context_notifies() -> None:
         assert {tool.name for tool in await client.list_tools()} == {"notify", "late"}
     assert result.text == "1 text/plain"
     assert [(each.level, each.data, each.logger) for each in logged] == [
-        ("info", "one", "here"), ("warning", "two", None), ("error", "three", None),
+        ("info", "one", None), ("error", "three", None),
     ]  # fmt: skip
     assert len(steps) == 1
 
@@ -486,10 +453,10 @@ async def test_a_resource_that_is_missing_is_the_exception_of_the_sdk() -> None:
         try:
             await ctx.read_resource("note://none")
         except ResourceError as failure:
-            return type(failure).__name__
+            return str(isinstance(failure, ResourceNotFoundError))
         return "found"
 
-    assert (await call(server, "look")).text == "ResourceNotFoundError"
+    assert (await call(server, "look")).text == "True"
 
 
 CONFIRM = ElicitRequest(
@@ -594,9 +561,8 @@ async def test_resources_and_templates_read_as_there(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"\0")
     server.add_resource(FileResource(uri="file://json", path=path, mime_type="application/json"))
     server.add_resource(FileResource(uri="file://bin", path=tmp_path / "a.bin", mime_type="application/octet-stream"))
-    server.add_resource(BinaryResource(uri="data://b", name="b", data=b"b"))
     server.add_resource(FunctionResource(uri="fn://x", name="x", fn=lambda: {"a": [1]}))
-    server.add_resource(FunctionResource.from_function(lambda: "made", "fn://made", name="made", description="d"))
+    server.add_resource(FunctionResource(uri="fn://made", name="made", description="d", fn=lambda: "made"))
 
     @server.resource("config://app")
     def config() -> dict[str, int]:
@@ -622,7 +588,7 @@ async def test_resources_and_templates_read_as_there(tmp_path: Path) -> None:
     assert found["fn://made"].description == "d"
     texts = {uri: each.text if each.blob is None else each.blob for uri, each in read.items()}
     assert texts == {
-        "file://json": "{}", "file://bin": b"\0", "data://b": b"b", "fn://x": '{\n  "a": [\n    1\n  ]\n}',
+        "file://json": "{}", "file://bin": b"\0", "fn://x": '{\n  "a": [\n    1\n  ]\n}',
         "fn://made": "made", "config://app": '{\n  "a": 1\n}', "note://a": "# a",
     }  # fmt: skip
     assert refusals[:2] == ["no such note", "can't be read"]
@@ -656,7 +622,7 @@ async def test_only_named_variables_go_unchecked(caplog: pytest.LogCaptureFixtur
 
 
 async def test_the_first_resource_of_a_uri_stays_and_the_last_template() -> None:
-    server = MCPServer("twice", warn_on_duplicate_resources=False)
+    server = MCPServer("twice", debug=True)
     for number in (1, 2):
         server.add_resource(TextResource(uri="note://one", text=str(number)))
         server.resource("note://{x}/more", name=f"more {number}")(lambda x: x)
@@ -697,9 +663,7 @@ async def test_prompts_give_messages_as_there(caplog: pytest.LogCaptureFixture) 
         ("user", "one"), ("assistant", "two"), ("user", "three"), ("user", "4"),
     ]  # fmt: skip
     assert again.messages[0].content.text == "again y"
-    server.remove_prompt("again")
-    with pytest.raises(ValueError, match="Unknown prompt"):
-        server.remove_prompt("again")
+    assert server.remove_prompt("again")
 
 
 async def test_one_function_completes_all_arguments() -> None:
@@ -839,10 +803,10 @@ async def test_the_app_is_one_of_starlette_with_our_checks(caplog: pytest.LogCap
         return JSONResponse({"path": request.url.path})
 
     security = TransportSecuritySettings(allowed_hosts=["mcp.example.com:*"], enable_dns_rebinding_protection=False)
-    assert "Host and Origin stay checked" in caplog.text
     app = server.streamable_http_app(
         streamable_http_path="/", stateless_http=True, json_response=True, transport_security=security
     )
+    assert "Host and Origin stay checked" in caplog.text
     app.add_route("/own", lambda _: JSONResponse("own"))
     async with server.session_manager.run():
         wire = HttpWire(app, path="/")
@@ -853,14 +817,10 @@ async def test_the_app_is_one_of_starlette_with_our_checks(caplog: pytest.LogCap
         assert (await wire.raw("GET", path="/health").done()).json == {"path": "/health"}
 
 
-def who(ctx: Context) -> str:
-    return str(ctx.mcp_server.name)
-
-
 async def test_apps_of_several_servers_are_mounted_in_one_host() -> None:
     servers = {name: MCPServer(name) for name in ("notes", "tasks")}
-    for server in servers.values():
-        server.add_tool(who)
+    for own, server in servers.items():
+        server.add_tool(lambda own=own: own, name="who")
     apps = {f"/{name}": server.streamable_http_app() for name, server in servers.items()}
     host = Starlette(routes=[Mount(path, app=app) for path, app in apps.items()])
     for path, name in (("/notes/mcp", "notes"), ("/tasks/mcp", "tasks")):
@@ -870,36 +830,24 @@ async def test_apps_of_several_servers_are_mounted_in_one_host() -> None:
 
 def test_an_option_without_an_equal_is_refused() -> None:
     server = MCPServer("options")
-    with pytest.raises(SetupError, match=f"sse_path.*{PAGE}"):
-        server.sse_app(sse_path="/events")
-    with pytest.raises(SetupError, match=f"colour.*{PAGE}"):
+    with pytest.raises(SetupError, match="colour"):
         server.streamable_http_app(colour="red")
-    with pytest.raises(TypeError, match="colour"):
-        MCPServer("options", colour="red")  # type: ignore[call-arg]
-    with pytest.raises(RuntimeError, match="streamable_http_app"):
-        server.session_manager.run()
+    with pytest.raises(SetupError, match="colour"):
+        MCPServer("options", colour="red")
     with pytest.raises(SetupError, match=f"auth_server_provider.*{PAGE}"):
         MCPServer("provider", auth_server_provider=object())
     with pytest.raises(SetupError, match="belong together"):
         MCPServer("verifier", token_verifier=object())
     with pytest.raises(SetupError, match=f"subscriptions.*{PAGE}"):
-        MCPServer("bus", subscriptions=SubscriptionBus())
+        MCPServer("bus", subscriptions=object())
 
 
-async def test_cache_hints_and_subscriptions_reach_clients() -> None:
-    hints = {"tools/list": CacheHint(ttl_ms=60_000, scope="public"), "resources/read": CacheHint(ttl_ms=5_000)}
-    server = MCPServer("hints", cache_hints=hints, subscriptions=False)
-    server.add_tool(lambda: 1, name="one")
-    server.add_resource(TextResource(uri="note://one", text="1"))
-    wire = HttpWire(server.asgi())
-    tools, contents = await wire.ask("tools/list"), await wire.ask("resources/read", {"uri": "note://one"})
-    assert (tools["ttlMs"], tools["cacheScope"]) == (60_000, "public")
-    assert (contents["ttlMs"], contents["cacheScope"]) == (5_000, "private")
-    assert (await wire.ask("prompts/list"))["ttlMs"] == 0
-    capabilities = (await wire.ask("server/discover"))["capabilities"]
+async def test_a_server_without_subscriptions_says_so() -> None:
+    capabilities = (await HttpWire(MCPServer("plain", subscriptions=False).asgi()).ask("server/discover"))[
+        "capabilities"
+    ]
+    assert "tools" in capabilities
     assert not any("listChanged" in each for each in capabilities.values())
-    plain = HttpWire(MCPServer("bus", subscriptions=InMemorySubscriptionBus()).asgi())
-    assert (await plain.ask("server/discover"))["capabilities"]["tools"]["listChanged"]
 
 
 RESOURCE = "http://127.0.0.1:8000/mcp"
@@ -972,40 +920,23 @@ async def test_a_middleware_knows_the_caller() -> None:
 def test_a_codec_of_states_is_named_and_not_used(caplog: pytest.LogCaptureFixture) -> None:
     MCPServer("codec", request_state_security=RequestStateSecurity(codec=object()))
     assert "codec= is not used" in caplog.text
-    assert RequestStateSecurity.ephemeral(ttl=5.0).ttl == 5.0
 
 
 # ── the client ──
 
 
 async def test_the_client_gives_results_of_the_official_types() -> None:
-    server = MCPServer("served", instructions="Ask.")
+    server = MCPServer("served")
     server.add_tool(lambda a: a + 1, name="add")
-    server.add_resource(TextResource(uri="note://one", text="1"))
-    server.add_prompt(Prompt(lambda: "go", name="go"))
-
-    @server.tool()
-    async def ask(ctx: Context) -> str:
-        return str((await ctx.elicit("Who?", Profile)).data.name)  # type: ignore[union-attr]
-
-    async def answer(context: Any, params: Any) -> mcp_types.ElicitResult:
-        assert isinstance(params, ElicitRequestFormParams)
-        return mcp_types.ElicitResult(action="accept", content={"name": params.message})
-
-    for mode, revision in (("legacy", "2025-11-25"), ("auto", MODERN)):
-        async with Client(server, mode=mode, elicitation_callback=answer) as client:
-            assert client.protocol_version == revision
-            assert client.instructions == "Ask."
-            assert client.server_capabilities.tools is not None
-            result = await client.call_tool("ask")
+    for mode in ("legacy", "auto", MODERN):
+        async with Client(server, mode=mode) as client:
+            result = await client.call_tool("add", {"a": 1})
             assert isinstance(result, CallToolResult)
-            assert result.structured_content == {"result": "Who?"}
+            assert (result.content[0].text, result.is_error) == ("2", False)  # type: ignore[union-attr]
             assert (await client.call_tool("add", {})).is_error
-            assert {tool.name for tool in (await client.list_tools()).tools} == {"add", "ask"}
-            assert (await client.read_resource("note://one")).contents[0].text == "1"  # type: ignore[union-attr]
-            assert (await client.get_prompt("go")).messages[0].content.text == "go"  # type: ignore[union-attr]
-    with pytest.raises(SetupError, match=f"sampling_callback.*{PAGE}"):
-        Client(server, sampling_callback=answer)
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["add"]
+            with pytest.raises(SetupError, match=PAGE):
+                client.send_ping  # noqa: B018
 
 
 PROGRAM = """
@@ -1026,31 +957,8 @@ if __name__ == "__main__":
 async def test_a_program_runs_on_stdio(tmp_path: Path, run: str) -> None:
     program = tmp_path / "server.py"
     program.write_text(PROGRAM.replace("mcp.run({arguments})", run))
-    async with Client(StdioServerParameters(command=sys.executable, args=[str(program)])) as client:
+    async with Client([sys.executable, str(program)]) as client:
         assert (await client.call_tool("add", {"a": 1, "b": 2})).structured_content == {"result": 3}
-
-
-# ── paths ──
-
-
-@pytest.mark.parametrize(
-    ("check", "yes", "no"),
-    [
-        (contains_path_traversal, ["..", "../a", "a/../../b", "a\\..\\..\\b"], ["a/b", "a/../b", "1.0..2.0", "."]),
-        (is_absolute_path, ["/a", "\\a", "C:a", "c:/a"], ["a", "", "a/b", "1:2"]),
-    ],
-)
-def test_paths_are_judged_as_there(check: Callable[[str], bool], yes: list[str], no: list[str]) -> None:
-    assert [check(path) for path in (*yes, *no)] == [True] * len(yes) + [False] * len(no)
-
-
-def test_a_joined_path_stays_below_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("/")
-    assert safe_join(tmp_path, "a", "b.md") == (tmp_path / "a" / "b.md").resolve()
-    assert safe_join(tmp_path, ".") == tmp_path.resolve()
-    for part in ("../a", "/etc", "a\0b", "link/etc", "C:x"):
-        with pytest.raises(PathEscapeError):
-            safe_join(tmp_path, part)
 
 
 def test_the_level_of_the_log_is_that_of_the_program() -> None:

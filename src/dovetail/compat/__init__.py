@@ -20,43 +20,35 @@ if TYPE_CHECKING:
     from dovetail.compat import mcp_context as mcp_context
 
 __getattr__ = lazy_modules(__name__, "fastmcp_auth", "mcp_context")
-PEERS = ("dovetail.compat.fastmcp", "dovetail.compat.mcp")
+PEERS = ("dovetail.compat.fastmcp.", "dovetail.compat.mcp.")
 TYPES = "dovetail.compat.mcp.types"  # the SDK's wire types are a package of their own: mcp_types
 
 
 class PeerModules(MetaPathFinder, Loader):
-    """Makes a module of each path below a peer's; its names are those of the peer's package."""
+    """Makes a module of each path below a peer's; its names are those of the peer's package, or of mcp_types."""
 
     def find_spec(self, fullname: str, *_: Any) -> ModuleSpec | None:
-        if not fullname.startswith(tuple(f"{peer}." for peer in PEERS)):
+        if not fullname.startswith(PEERS):
             return None
-        if f"{fullname}.".startswith(f"{TYPES}."):
-            is_known = importlib.util.find_spec(_wire_types(fullname)) is not None
-        else:
-            is_known = _peer(fullname).MODULES.issuperset(fullname.split(".")[3:])
+        is_known = fullname.startswith(TYPES) or _source(fullname).MODULES.issuperset(fullname.split(".")[3:])
         return ModuleSpec(fullname, self, is_package=True) if is_known else None
 
     def exec_module(self, module: ModuleType) -> None:
-        if f"{module.__name__}.".startswith(f"{TYPES}."):
-            source = importlib.import_module(_wire_types(module.__name__))
-            module.__dict__.update({name: each for name, each in vars(source).items() if not name.startswith("__")})
-            return
-        peer = _peer(module.__name__)
+        source = _source(module.__name__)
 
         def find(name: str) -> Any:
-            if name.startswith("__") or (name in peer.MODULES and name not in vars(peer)):
+            is_module = name in getattr(source, "MODULES", ()) and name not in vars(source)
+            if name.startswith("__") or is_module:
                 raise AttributeError(name)  # the import system looks for a module then
-            return getattr(peer, name)
+            return getattr(source, name)
 
         module.__getattr__ = find  # type: ignore[method-assign]
 
 
-def _peer(fullname: str) -> ModuleType:
-    return importlib.import_module(".".join(fullname.split(".")[:3]))
-
-
-def _wire_types(fullname: str) -> str:
-    return "mcp_types" + fullname.removeprefix(TYPES)
+def _source(fullname: str) -> ModuleType:
+    is_types = fullname.startswith(TYPES)
+    name = "mcp_types" + fullname.removeprefix(TYPES) if is_types else ".".join(fullname.split(".")[:3])
+    return importlib.import_module(name)
 
 
 def no_equal(name: str, page: str, reason: str = "") -> ImportError:

@@ -1,22 +1,15 @@
 """What the adapters of both peers share: access tokens, outcomes of elicitation, content, adapted functions."""
 
-import functools
-import inspect
-import mimetypes
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, Union, cast, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar, Union, cast
 
 import msgspec
 
 from dovetail.auth.principal import Principal, normalized_url
 from dovetail.engine.current_context import get_context
 from dovetail.errors import SetupError
-from dovetail.protocol.types import CONTENT_TYPES, Audio, Content, Image, Text
 from dovetail.registry.elicitation import Elicited
-from dovetail.registry.functions import outermost
-from dovetail.registry.registration import from_official
 
 T = TypeVar("T")
 
@@ -31,7 +24,12 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-# ── access tokens ──
+def wire(value: Any) -> Any:
+    """Objects of mcp_types as JSON; other values as they are."""
+    if isinstance(value, list | tuple):
+        return [wire(each) for each in value]
+    dump = getattr(value, "model_dump", None)
+    return value if dump is None else dump(mode="json", by_alias=True, exclude_none=True)
 
 
 class AccessToken:
@@ -99,9 +97,6 @@ class PeerVerifier:
         return cast(Principal, found.to_principal()) if is_ours else None
 
 
-# ── outcomes of elicitation ──
-
-
 class AcceptedElicitation(msgspec.Struct, Generic[T], frozen=True):
     data: T
     action: str = "accept"
@@ -124,91 +119,3 @@ def outcome(answer: Elicited[T]) -> ElicitationResult[T]:
     if answer.action == "accept":
         return AcceptedElicitation(cast(T, answer.data))
     return DeclinedElicitation() if answer.action == "decline" else CancelledElicitation()
-
-
-# ── content ──
-
-
-def wire(value: Any) -> Any:
-    """Objects of mcp_types as JSON; other values as they are."""
-    if isinstance(value, (list, tuple)):
-        return [wire(each) for each in value]
-    dump = getattr(value, "model_dump", None)
-    return value if dump is None else dump(mode="json", by_alias=True, exclude_none=True)
-
-
-def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON as the peers write it: what can't be JSON becomes text."""
-    from pydantic_core import to_json
-
-    return to_json(value, fallback=str, indent=indent).decode()
-
-
-class Media:
-    """Bytes, or a file that is read when they are needed, with a MIME type by `format` or by the file's name."""
-
-    family: ClassVar[str]
-    default: ClassVar[str]
-
-    def __init__(self, path: str | Path | None = None, data: bytes | None = None, format: str | None = None) -> None:
-        if (path is None) == (data is None):
-            raise ValueError(f"{type(self).__name__} needs either path= or data=")
-        self.path, self.data = None if path is None else Path(path).expanduser(), data
-        guessed = self.default if self.path is None else mimetypes.guess_type(self.path.name)[0]
-        self.mime_type = f"{self.family}/{format.lower()}" if format else guessed or "application/octet-stream"
-
-    def read(self) -> bytes:
-        return self.data if self.path is None else self.path.read_bytes()  # type: ignore[return-value]  # one of both
-
-
-class ImageMedia(Media):
-    family, default = "image", "image/png"
-
-
-class AudioMedia(Media):
-    family, default = "audio", "audio/wav"
-
-
-@functools.cache
-def content_types() -> tuple[type, ...]:
-    """All classes of blocks of content: ours, of mcp_types, and media."""
-    import mcp_types
-
-    return (*CONTENT_TYPES, *get_args(mcp_types.ContentBlock), Media)
-
-
-def to_content(block: Any) -> Content:
-    """Text or a block of content as ours."""
-    if isinstance(block, ImageMedia):
-        return Image(block.read(), block.mime_type)
-    if isinstance(block, AudioMedia):
-        return Audio(block.read(), block.mime_type)
-    return cast(Content, Text(block) if isinstance(block, str) else from_official(block))
-
-
-# ── functions ──
-
-
-def adapted(
-    function: Callable[..., Any], convert: Callable[[Any], Any], parameters: Sequence[inspect.Parameter],
-    returns: Any = None, like: Any = None,
-) -> Callable[..., Any]:  # fmt: skip
-    """A function with other parameters and another result, called `like` another one, whose docstring it has not."""
-
-    async def finish(value: Any) -> Any:
-        return convert(await value)
-
-    def call(**arguments: Any) -> Any:
-        value = function(**arguments)
-        return finish(value) if inspect.isawaitable(value) else convert(value)
-
-    async def call_async(**arguments: Any) -> Any:
-        return convert(await function(**arguments))
-
-    made: Any = call_async if inspect.iscoroutinefunction(outermost(function)) else call
-    named = function if like is None else like
-    made.__name__ = getattr(named, "__name__", type(named).__name__)
-    made.__qualname__ = getattr(named, "__qualname__", made.__name__)
-    made.__module__ = getattr(named, "__module__", None) or type(named).__module__
-    made.__signature__ = inspect.Signature(list(parameters), return_annotation=returns)
-    return cast(Callable[..., Any], made)
