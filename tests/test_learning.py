@@ -61,6 +61,6 @@ def wheels(tmp_path: Path) -> Path:
 
 @pytest.mark.soak
 def test_with_nothing_but_python_and_a_registry_all_of_it_works(tmp_path: Path, wheels: Path) -> None:
-    with newcomer(tmp_path, wheels) as ada:
+    with newcomer(tmp_path, wheels=wheels) as ada:
         for page in (QUICKSTART, *TUTORIAL):
             ada.follow(page)
