@@ -84,11 +84,11 @@ class Terminal:
         return text
 
     def run(self, command: str, typed: list[tuple[str, str]]) -> tuple[int, str]:
-        """The exit code, and all that was printed and typed."""
+        """The exit code, and all that was printed and typed; questions are patterns."""
         self._read()
         self._shell.sendline(command)
         for question, answer in typed:
-            self._shell.expect_exact(question)
+            self._shell.expect(question)
             self._shell.sendline(answer)
         code = self._prompted()
         return code, self._read().removeprefix(f"{command}\n").rpartition("[")[0]
@@ -119,13 +119,13 @@ class Newcomer:
 
     def __init__(self, home: Path, folder: str = "", wheels: Path | None = None, **env: str) -> None:
         """All begins in a folder of the home."""
-        self.home, self._folder = home, home / folder
+        self.home, self.folder = home, home / folder
         self._installs = wheels is not None
         here = Path(sysconfig.get_path("scripts"))
         self._bin = home / ".venv" / "bin" if wheels else here
         elsewhere = [each for each in os.get_exec_path() if Path(each).resolve() != here.resolve()]
         self.ports = {"8000": str(_free_port()), "9000": str(_free_port())}  # here, for those of the page
-        self._env = {
+        self.env = {
             "HOME": str(home), "LANG": "C.UTF-8", "TERM": "xterm", "NO_COLOR": "1", "VIRTUAL_ENV_DISABLE_PROMPT": "1",
             "DOVETAIL_PORT": self.ports["8000"],
             **({} if wheels else {"PYTHONPATH": str(SOURCE)}),
@@ -133,8 +133,8 @@ class Newcomer:
             "PATH": os.pathsep.join([f"{sys.base_prefix}/bin" if wheels else str(here), *elsewhere]),
         }  # fmt: skip
         if wheels:
-            self._env["PIP_FIND_LINKS"] = f"{wheels} {os.environ.get('PIP_FIND_LINKS', '')}".strip()
-        self._env |= {name: self._here(value) for name, value in env.items()}
+            self.env["PIP_FIND_LINKS"] = f"{wheels} {os.environ.get('PIP_FIND_LINKS', '')}".strip()
+        self.env |= {name: self._here(value) for name, value in env.items()}  # of terminals that are opened from now on
         self._terminals: dict[str, Terminal] = {}
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class Newcomer:
             if which in self._terminals:
                 self._terminals.pop(which).close()
         if which not in self._terminals:
-            self._terminals[which] = Terminal(self._folder, self._env)
+            self._terminals[which] = Terminal(self.folder, self.env)
         elif self._terminals[which].is_busy:
             self._terminals[which].interrupt()
         return self._terminals[which]
@@ -202,7 +202,7 @@ class Newcomer:
         return command.partition("  #")[0].rstrip(), shown
 
     def _run(self, terminal: Terminal, command: str, shown: str, typed: list[tuple[str, str]]) -> None:
-        code, printed = terminal.run(self._here(command), typed)
+        code, printed = terminal.run(self._here(command), [(self._pattern(each), answer) for each, answer in typed])
         is_error = re.search("^Error", shown, re.MULTILINE) is not None
         assert (code != 0) == is_error, f"$ {command}\n{printed}\nexit code {code}"
         assert not shown or re.fullmatch(self._pattern(shown.rstrip()), printed.rstrip()), f"$ {command}\n{printed}"

@@ -15,12 +15,12 @@ TABLE = "create virtual table if not exists notes using fts5(title, text, change
 WRITES = {"destructiveHint": False, "openWorldHint": False}
 READS = {"readOnlyHint": True, "openWorldHint": False}
 
-ABOUT = "The user's notebook. Search it before you answer questions about plans, and cite notes by their URI."
-server = Server("notes", version="1.0.0", instructions=ABOUT)
+server = Server("notes", version="1.0.0", instructions="Search before you answer questions about the user's plans.")
 
 NoteId = Annotated[int, Field(description="The number at the end of its URI")]
 Title = Annotated[str, Field(min_length=1, max_length=120, description="A line by which it is recognized")]
 Text = Annotated[str, Field(max_length=100_000, description="The note itself, in Markdown")]
+Query = Annotated[str, Field(description="Words that it has; endings do not matter")]
 
 
 class Found(msgspec.Struct):
@@ -78,14 +78,12 @@ def change_note(note_id: NoteId, text: Text, database: Database, ctx: Context) -
 
 
 @server.tool(annotations=READS)
-def search_notes(
-    query: Annotated[str, Field(description="Words that it has; endings do not matter")],
-    database: Database,
-    limit: Annotated[int, Field(ge=1, le=50, description="How many")] = 10,
-) -> list[Found]:
-    """Search the notebook, best notes first."""
-    sql = "select rowid, title, snippet(notes, 1, '', '', '…', 12) from notes where notes match ? order by rank limit ?"
-    return find(database, sql, words_of(query), limit)
+def search_notes(query: Query, database: Database) -> list[Found]:
+    """Search the notebook; gives the best ten notes."""
+    sql = (
+        "select rowid, title, snippet(notes, 1, '', '', '…', 12) from notes where notes match ? order by rank limit 10"
+    )
+    return find(database, sql, words_of(query))
 
 
 @server.tool(annotations=READS)
