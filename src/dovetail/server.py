@@ -196,13 +196,10 @@ class Server:
             raise SetupError(f"@server.completion takes {fix}")
 
         def add(function: Callable[..., Any]) -> None:
-            if given:
-                ((kind, name),) = given
-                completer = registry.prompts.compile_completer(function, f"{name}, {argument}", injectable=Context)
-                self.engine.add_completer(kind, name, argument, completer)
-            else:
-                completer = registry.prompts.compile_completer_of_all(function, injectable=Context)
-                self.engine.add_completer_of_all(completer)
+            kind, name = given[0] if given else ("", "")
+            subject = f"{name}, {argument}" if given else None
+            completer = registry.prompts.compile_completer(function, subject, injectable=Context)
+            self.engine.add_completer(completer, kind, name, argument)
 
         return _decorate("completion", add, function, {})
 
@@ -245,10 +242,7 @@ class Server:
     # ── everything else ──
 
     def middleware(self, middleware: M) -> M:
-        """Register `async def m(request, call_next)`, or a class or object with hooks such as `on_call_tool`.
-
-        The function is called once for every request of every method.
-        """
+        """Register `async def m(request, call_next)`, or a class or object with hooks such as `on_call_tool`."""
         self.add_middleware(middleware)
         return middleware
 
@@ -306,11 +300,9 @@ class Server:
     async def run_async(self, transport: TransportName = "stdio", **options: "Unpack[RunOptions]") -> None:
         """Do what `run` does on the running event loop, until its task is cancelled; without `workers=`."""
         if transport in HTTP_NAMES:
-            options_ = self.http_options(options, running=True)
-            await transports.serve.serve_http_async(self.engine, options_, owner=self)
+            await transports.serve.serve_http_async(self.engine, self.http_options(options, running=True), owner=self)
         else:
-            state = _stdio_state(transport, options)
-            await transports.stdio.serve_stdio_async(self.engine, owner=self, state=state)
+            await transports.stdio.serve_stdio_async(self.engine, owner=self, state=_stdio_state(transport, options))
 
     def add_extension(self, extension: "Extension") -> None:
         """Declare an extension of the protocol, with methods and notifications of your own."""

@@ -385,9 +385,9 @@ class Empty: ...
         ),
         (
             Plain,
-            r"\(Plain\), on_call_tool: a hook must be async; write `async def on_call_tool\(self, context, call_next",
+            r"\(Plain\), on_call_tool: a hook is written `async def on_call_tool\(self, context, call_next",
         ),
-        (Short, r"\(Short\), on_request: a hook takes the context and call_next"),
+        (Short, r"\(Short\), on_request: a hook is written `async def on_request\(self"),
         (Needy, r"\(Needy\): .*'name'; give it an object of the class"),
         (Empty(), r"\(Empty\): it must be `async def m\(request, call_next\)`, or have hooks"),
     ],

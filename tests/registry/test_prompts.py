@@ -288,7 +288,7 @@ async def test_one_function_may_complete_all_arguments(bare: bool) -> None:
         ("review", "language", {}),
         ("child_ask", "mood", {}),
     ]
-    with pytest.raises(SetupError, match=r"completion complete .*: there is already one for all arguments"):
+    with pytest.raises(SetupError, match=r"completion complete .*: there is already one, completion complete "):
         server.completion(complete)
 
 
@@ -328,7 +328,7 @@ def test_wrong_completions_are_refused() -> None:
     for function in (lambda: ["x"], lambda text: [], lambda value, other: []):
         with pytest.raises(SetupError, match=r"\(value\)"):
             server.completion(prompt="p", argument="a")(function)
-    with pytest.raises(SetupError, match=r"takes \(ref, argument, context\) for all arguments, not \(value\); write"):
+    with pytest.raises(SetupError, match=r"takes \(ref, argument, context\) for all arguments, not \(value\)"):
 
         @server.completion
         def values(value: str) -> list[str]:

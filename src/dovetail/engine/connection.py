@@ -26,7 +26,7 @@ from dovetail.protocol import inbound, jsonrpc
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
-from dovetail.protocol.revisions import LATEST, Revision
+from dovetail.protocol.revisions import LATEST
 from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class Connection:
     def _receive_one_way(self, message: Envelope) -> None:
         """Receive a response or a notification. Unknown and malformed ones are ignored."""
         if self.engine.notification_hooks and message.is_notification:
-            lazy.hooks.notify(self.engine, message, self._revision)
+            lazy.hooks.notify(self.engine, message, self.session)
         if not message.is_notification:
             if self._pending_requests is not None:
                 response = lazy.server_requests.ClientResponse.from_envelope(message)
@@ -233,11 +233,8 @@ class Connection:
         elif message.method == "notifications/initialized" and self.session is not None:
             self._on_initialized()
         elif (receive := self.engine.notifications.get(message.method)) is not None:  # type: ignore[arg-type]
-            receive(message, self._revision, self.session, self._principal)
-
-    @property
-    def _revision(self) -> Revision:
-        return LATEST if self.session is None else self.session.revision
+            revision = LATEST if self.session is None else self.session.revision
+            receive(message, revision, self.session, self._principal)
 
     def _cancel(self, id: RequestId) -> None:
         call = self._calls.get(id)

@@ -159,8 +159,7 @@ class Context(Generic[Value, RequestValue]):
     @property
     def lifespan(self) -> Value:
         """What the server's lifespan yielded."""
-        value: Value = self._engine.lifespan_value
-        return value
+        return self._engine.lifespan_value  # type: ignore[no-any-return]
 
     lifespan_context = lifespan  # the peers' name
 
@@ -475,10 +474,7 @@ class Context(Generic[Value, RequestValue]):
 
     @property
     def input_responses(self) -> Mapping[str, Any] | None:
-        """The client's unchecked answers, even to what it was not asked; for functions that return `InputRequired`.
-
-        None before the first round, and wherever the client has sent none.
-        """
+        """The client's unchecked answers, even to what it was not asked; None before the first round."""
         server_requests = self._context.server_requests
         return None if server_requests is None else server_requests.input_responses or None
 

@@ -118,7 +118,6 @@ class Engine:
         files_changed = partial(self._catalog_changed, "resources", by_files=True)
         self.resources = Resources(self.threads, options.hint, self.publish, files_changed)
         self.completers: dict[tuple[str, str, str], Completer] = {}
-        self.completer_of_all: Completer | None = None  # for arguments without one of their own
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self.hub = Hub(self._watch)
         self.audit: AuditTrail | None = lazy.audit.AuditTrail(self) if options.audit is not False else None
@@ -254,8 +253,7 @@ class Engine:
             "tools": self.tools.ever_used,
             "resources": resources.direct.ever_used or resources.templates.ever_used,
             "prompts": self.prompts.ever_used,
-            "completions": bool(self.completers or self.completer_of_all or resources.folders())
-            or any(item.choices for item in completable),
+            "completions": bool(self.completers or resources.folders()) or any(item.choices for item in completable),
             "logging": options.logging,
         }
         names = frozenset(name for name, is_present in present.items() if is_present) | frozenset(options.declare)
@@ -309,19 +307,12 @@ class Engine:
             known = self._portable[tool.name] = (tool.definition, lazy_schema.portable.portable_tool(tool.definition))
         return known[1]
 
-    def add_completer(self, kind: str, name: str, argument: str, completer: "Completer") -> None:
+    def add_completer(self, completer: "Completer", kind: str = "", name: str = "", argument: str = "") -> None:
+        """Add a completer of one argument, or of all that have none of their own."""
         key = (kind, name, argument)
         if key in self.completers:
-            raise SetupError(f"There is already a completion for the argument {argument!r} of {name!r}")
+            raise SetupError(f"{completer.where}: there is already one, {self.completers[key].where}")
         self.completers[key] = completer
-        self.forget_capabilities()
-
-    def add_completer_of_all(self, completer: "Completer") -> None:
-        if self.completer_of_all is not None:
-            raise SetupError(
-                f"{completer.where}: there is already one for all arguments, {self.completer_of_all.where}"
-            )
-        self.completer_of_all = completer
         self.forget_capabilities()
 
     def _check_completers(self) -> None:
@@ -329,7 +320,8 @@ class Engine:
         catalogs: dict[str, Catalog[Any]]
         catalogs = {"ref/prompt": self.prompts, "ref/resource": self.resources.templates, "ref/tool": self.tools}
         for (kind, name, argument), completer in self.completers.items():
-            completer.check(catalogs[kind], name, argument)
+            if kind:
+                completer.check(catalogs[kind], name, argument)
 
     def completion_target(self, kind: str, name: str, rules: Rules = ()) -> Any:
         """The tool, prompt or resource whose argument is completed; `name` may be a URI with all its values."""

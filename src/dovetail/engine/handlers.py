@@ -282,8 +282,8 @@ async def complete(engine: "Engine", context: RequestContext) -> Result:
     rule = None if target is None else target.access
     if target is None or (rule is not None and not await lazy.access.may_use(engine, context, rule)):
         raise ProtocolError(f"There is nothing to complete for {ref.type} {excerpt(name)!r}", code=INVALID_PARAMS)
-    completer = engine.completers.get((ref.type, name, argument.name), engine.completer_of_all)
-    if completer is not None:
+    own, of_all = (ref.type, name, argument.name), ("", "", "")
+    if (completer := engine.completers.get(own) or engine.completers.get(of_all)) is not None:
         call = completer.invocation, completer.arguments(params), f"completion of {argument.name}", completer.read
         if (found := await call_in_slot(engine, context, *call)) is not None:
             return results.CompleteResult(found)

@@ -195,12 +195,11 @@ def _parse(text: str) -> Iterator[str | Expression]:
 
 
 def _as_whole(part: str | Expression, wholes: Collection[str]) -> str | Expression:
-    if isinstance(part, str) or part.operator is not OPERATORS[""] or len(part.variables) > 1:
-        return part
-    (variable,) = part.variables
-    if not variable.exploded or variable.name not in wholes:
-        return part
-    return Expression(OPERATORS["+"], (variable._replace(exploded=False),))
+    if isinstance(part, Expression) and part.operator is OPERATORS[""] and len(part.variables) == 1:
+        (variable,) = part.variables
+        if variable.exploded and variable.name in wholes:
+            return Expression(OPERATORS["+"], (variable._replace(exploded=False),))
+    return part
 
 
 def _parse_expression(text: str, inside: str) -> Expression:

@@ -11,17 +11,11 @@ from dovetail.protocol.capabilities import Completion
 from dovetail.protocol.methods import CompleteParams
 from dovetail.protocol.results import PromptResult
 from dovetail.protocol.types import CONTENT_TYPES, Message, PromptArgument, PromptDefinition, Role
+from dovetail.registry import registration
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import Invocation, inspect_function
-from dovetail.registry.registration import (
-    AccessRule,
-    CommonOptions,
-    access_rule,
-    checked_options,
-    did_you_mean,
-    from_official,
-)
+from dovetail.registry.registration import AccessRule, CommonOptions, access_rule, checked_options, did_you_mean
 from dovetail.registry.tools import closed_choices, definition_fields
 
 if TYPE_CHECKING:
@@ -79,7 +73,7 @@ def compile_prompt(function: Callable[..., Any], options: PromptOptions, *, inje
 
 def to_prompt_result(value: Any, description: str | None) -> PromptResult:
     """The result for text, a message, content, or a list of them; text becomes a message of the user."""
-    if isinstance(value := from_official(value), PromptResult):
+    if isinstance(value := registration.from_official(value), PromptResult):
         value, description = value.messages, value.description
     items = value if isinstance(value, (list, tuple)) else [value]
     return PromptResult([_as_message(item) for item in items], description)
@@ -123,29 +117,27 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
             log.warning("%s: the %s %s has no argument %s%s", self.where, catalog.noun, name, argument, known)
 
 
-def compile_completer(function: Callable[..., Any], subject: str, *, injectable: type | None = None) -> Completer:
-    """Compile a function that takes `value`, and optionally `arguments` and a context. Raises SetupError."""
-    info = inspect_function(function, kind="completion of", injectable=injectable, name=subject)
-    names = {parameter.name for parameter in info.parameters}
-    if "value" not in names or names - {"value", "arguments"}:
-        given = ", ".join(sorted(names))
-        raise SetupError(f"{info.where}: a completion takes (value) or (value, arguments), not ({given})")
-    return Completer(invocation=Invocation.from_info(info, {}), takes_arguments="arguments" in names, where=info.where)
+def compile_completer(
+    function: Callable[..., Any], subject: str | None, *, injectable: type | None = None
+) -> Completer:
+    """Compile a function that takes `value`, and optionally `arguments` and a context. Raises SetupError.
 
-
-def compile_completer_of_all(function: Callable[..., Any], *, injectable: type | None = None) -> Completer:
-    """Compile a function that takes what is completed, the argument and its context. Raises SetupError."""
-    info = inspect_function(function, kind="completion", injectable=injectable)
-    if len(info.parameters) != 3:
-        given = ", ".join(each.name for each in info.parameters)
-        fix = "write @server.completion(prompt=…, argument=…) for one that takes (value)"
-        raise SetupError(f"{info.where}: it takes (ref, argument, context) for all arguments, not ({given}); {fix}")
-    names = tuple(each.name for each in info.parameters)
-    return Completer(invocation=Invocation.from_info(info, {}), names=names, where=info.where)
+    Without a subject it is one for all arguments, and takes what is completed, the argument and the context of that.
+    """
+    kind = "completion" if subject is None else "completion of"
+    info = inspect_function(function, kind=kind, injectable=injectable, name=subject)
+    names = [parameter.name for parameter in info.parameters]
+    is_right = len(names) == 3 if subject is None else "value" in names and {*names} <= {"value", "arguments"}
+    if not is_right:
+        takes = "(ref, argument, context) for all arguments" if subject is None else "(value) or (value, arguments)"
+        raise SetupError(f"{info.where}: a completion takes {takes}, not ({', '.join(names)})")
+    invocation, takes_arguments = Invocation.from_info(info, {}), "arguments" in names
+    of_all = names if subject is None else ()
+    return Completer(invocation=invocation, takes_arguments=takes_arguments, names=of_all, where=info.where)
 
 
 def to_completion(value: Any) -> Completion:
-    if isinstance(value := from_official(value), Completion):
+    if isinstance(value := registration.from_official(value), Completion):
         return msgspec.structs.replace(value, values=[str(item) for item in value.values])
     if isinstance(value, str) or not hasattr(value, "__iter__"):
         raise TypeError(f"a completion returns strings or Completion, not {type(value).__name__}")

@@ -148,8 +148,7 @@ def _fits(value: Any, kind: Kind) -> bool:
 
 def from_official(value: Any) -> Any:
     """The value with our own types for those of the official package, which is loaded if there are any."""
-    is_loaded = "mcp_types" in sys.modules or "mcp.types" in sys.modules
-    return registry.official.read(value) if is_loaded else value
+    return registry.official.read(value) if "mcp_types" in sys.modules or "mcp.types" in sys.modules else value
 
 
 def convert_option(value: Any, kind: Any, where: str, option: str) -> Any:

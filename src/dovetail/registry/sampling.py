@@ -35,16 +35,9 @@ from dovetail.protocol.types import (
     ToolDefinition,
     describes_object,
 )
+from dovetail.registry import registration
 from dovetail.registry.catalog import check_name
-from dovetail.registry.registration import (
-    NAMES,
-    POSITIVE_COUNT,
-    TEXT,
-    Kind,
-    checked_options,
-    convert_option,
-    from_official,
-)
+from dovetail.registry.registration import NAMES, POSITIVE_COUNT, TEXT, Kind, checked_options, convert_option
 from dovetail.registry.tools import Tool, compile_tool
 from dovetail.schema.encode import OutputError, to_jsonable
 from dovetail.schema.explain import problems_in
@@ -153,7 +146,7 @@ class Sample:
 
 def _conversation(given: Turn | Sequence[Turn]) -> tuple[SamplingMessage, ...]:
     """The messages as they are sent; errors name them by their position in the author's list."""
-    given = from_official(given)
+    given = registration.from_official(given)
     turns: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
     messages: dict[int, SamplingMessage] = {}
     previous: Any = None

@@ -333,7 +333,7 @@ class Endpoint:
         record = None if session is None else session.record
         inbound.accept_on_http(message, http_request.headers, record, stateless=self._options.stateless)
         if self._engine.notification_hooks and message.is_notification:
-            lazy.hooks.notify(self._engine, message, LATEST if record is None else record.revision)
+            lazy.hooks.notify(self._engine, message, record)
         if (receive := self._engine.notifications.get(message.method)) is not None:  # type: ignore[arg-type]
             revision = LATEST if record is None else record.revision
             receive(message, revision, record, http_request.principal, http_request.headers)
