@@ -22,6 +22,7 @@ import io
 import os
 import re
 import socket
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -30,6 +31,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pexpect
+
+from missing import demand
 
 PROMPT = "newcomer> "
 WIDTH = 100  # of the terminal; output is cut there
@@ -42,7 +45,7 @@ PORT = re.compile(r"(127\.0\.0\.1:|--port )(8000|9000)\b")
 FIRST, NEW = "in the first terminal", "in a new terminal"
 TERMINALS = (FIRST, NEW, "in a second terminal", "in a third terminal")
 GUARD = '\n\nif __name__ == "__main__":\n'
-SOURCE = Path(__file__).parent.parent / "src"
+ROOT = Path(__file__).parent.parent
 ESCAPES = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]")
 
 
@@ -128,7 +131,7 @@ class Newcomer:
         self.env = {
             "HOME": str(home), "LANG": "C.UTF-8", "TERM": "xterm", "NO_COLOR": "1", "VIRTUAL_ENV_DISABLE_PROMPT": "1",
             "DOVETAIL_PORT": self.ports["8000"],
-            **({} if wheels else {"PYTHONPATH": str(SOURCE)}),
+            **({} if wheels else {"PYTHONPATH": str(ROOT / "src")}),
             **{name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "COV"))},
             "PATH": os.pathsep.join([f"{sys.base_prefix}/bin" if wheels else str(here), *elsewhere]),
         }  # fmt: skip
@@ -246,6 +249,18 @@ def _questions(typed: list[str], shown: str) -> list[tuple[str, str]]:
         found.append((line.removesuffix(answer), answer))
         shown = shown.partition(f"{line}\n")[2]
     return found
+
+
+def built_wheel(folder: Path) -> Path:
+    """A folder with the wheel, where pip finds it; what it depends on comes from a registry, or the test is skipped."""
+    wheels = folder / "wheels"
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(wheels)]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    demand(None if done.returncode == 0 else f"NO WHEEL: hatchling is missing, or failed: {done.stderr[-300:]}")
+    probe = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder), "msgspec"]
+    done = subprocess.run(probe, capture_output=True, text=True, timeout=100, check=False)
+    demand(None if done.returncode == 0 else f"NO PACKAGE REGISTRY: {done.stderr[-300:]}")
+    return wheels
 
 
 def _free_port() -> int:
