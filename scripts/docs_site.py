@@ -25,9 +25,14 @@ BUILD = ROOT / "build"
 TARGET = ROOT / ".cache" / "docs"
 CONFIGURATION = ROOT / "zensical.toml"
 OF_THE_ROOT = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}  # pages that lie outside of docs
+EXAMPLES = ROOT / "examples"
 ICON = ROOT / "src" / "dovetail" / "console" / "static" / "icon.svg"
+UNWANTED = shutil.ignore_patterns("README.md", "__pycache__", "*.db", "*.log", ".*")
 _MARK = re.compile(r"^<!--.*-->\n", re.MULTILINE)  # says to a test what a block shows
 _ROW = re.compile(r"^\| \[[^\]]*\]\((?P<page>[^)#]+\.md)\) \| (?P<about>.*) \|$", re.MULTILINE)
+_TO_DOCS = re.compile(r"\]\(((?:\.\./)+)docs/")  # of the examples
+_TO_EXAMPLES = re.compile(r"\]\(((?:\.\./)*)\.\./examples/")
+_README = re.compile(r"\]\(((?:[^):]*/)?)README\.md")
 _CODE = re.compile(r"`[^`\n]+`")
 _BLOCK = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
@@ -57,11 +62,15 @@ def build(target: Path = BUILD) -> Path:
     for folder in (pages, site):
         shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("programs"))
+    shutil.copytree(ROOT / "docs" / "programs" / "tutorial", pages / "programs" / "tutorial", ignore=UNWANTED)
+    shutil.copytree(EXAMPLES, pages / "examples", ignore=UNWANTED)
     shutil.copy(ICON, pages / "site")
     shutil.copy(CONFIGURATION, target)
     texts = {path.relative_to(ROOT / "docs").as_posix(): path.read_text() for path in (ROOT / "docs").rglob("*.md")}
     texts |= {page: (ROOT / name).read_text().replace("](docs/", "](") for name, page in OF_THE_ROOT.items()}
     texts |= {f"reference/{name}.md": text for name, text in api_reference.pages()}
+    readmes = (EXAMPLES / "README.md", *EXAMPLES.glob("[!.]*/README.md"))
+    texts |= {_example_page(path): path.read_text() for path in readmes}
     texts = {page: _without_marks(text) for page, text in texts.items() if not page.startswith("programs/")}
     (pages / "reference").mkdir()
     for page, text in texts.items():
@@ -75,10 +84,18 @@ def build(target: Path = BUILD) -> Path:
     return site
 
 
+def _example_page(path: Path) -> str:
+    """The page of a README, which a generator would call an index, too."""
+    return path.relative_to(ROOT).with_name("index.md").as_posix()
+
+
 def _without_marks(text: str) -> str:
-    """Without the comments that are for tests, and with links to the pages of the root where the site has them."""
+    """Without the comments that are for tests, and with links to what lies beside docs where the site has it."""
     for name, page in OF_THE_ROOT.items():
         text = text.replace(f"](../{name}", f"]({page}")
+    text = _TO_DOCS.sub(r"](\1", text)
+    text = _TO_EXAMPLES.sub(r"](\1examples/", text)
+    text = _README.sub(r"](\1index.md", text)
     return "".join(part if part.startswith("```") else _MARK.sub("", part) for part in _BLOCK.split(text))
 
 

@@ -118,7 +118,7 @@ def quickstart() -> Iterator[str]:
     """The URL of the server of the quickstart, as it is where the page has its picture."""
     with tempfile.TemporaryDirectory() as folder, newcomer(Path(folder)) as someone:
         someone.follow(ROOT / "docs" / "quickstart.md", until="it prints")
-        yield f"http://127.0.0.1:{someone.port}"
+        yield f"http://127.0.0.1:{someone.ports['8000']}"
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
 """A newcomer who follows pages to the letter, in a terminal, a home folder and an environment of their own.
 
-A comment above a block says what it is. Files are named from the home folder on:
+A comment above a block says what it is, also several things, with a semicolon between. Files are named from the home
+folder on:
 
     <!-- write notes/server.py -->           the block is the whole file
     <!-- add to notes/server.py -->          it goes above the last two lines of the file
@@ -8,8 +9,8 @@ A comment above a block says what it is. Files are named from the home folder on
     <!-- part of notes/server.py -->         the file has these lines already
     <!-- until Ctrl-C -->                    commands, of which the last one runs on
     <!-- it prints -->                       what that one prints after a change
-    <!-- in a new terminal -->               commands, from the home folder on
-    <!-- in a second terminal -->            commands, beside the one that runs
+    <!-- in a new terminal -->               commands, from the folder on where all of it began
+    <!-- in a second terminal -->            commands, beside the one that runs; also in a third
     <!-- typed: y, yes -->                   commands that ask, and what is answered
     <!-- not here: docker -->                commands that need what no test has
 
@@ -21,6 +22,7 @@ import io
 import os
 import re
 import socket
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -30,6 +32,8 @@ from typing import NamedTuple
 
 import pexpect
 
+from missing import demand
+
 PROMPT = "newcomer> "
 WIDTH = 100  # of the terminal; output is cut there
 PROMPTLY = 60.0  # seconds for a command; much more than any takes, but for pip
@@ -37,8 +41,11 @@ SETUP = re.compile(r"(python3 -m venv|\. \S+/activate|pip install) ?")
 BLOCK = re.compile(
     r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
 )
+PORT = re.compile(r"(127\.0\.0\.1:|--port )(8000|9000)\b")
+FIRST, NEW = "in the first terminal", "in a new terminal"
+TERMINALS = (FIRST, NEW, "in a second terminal", "in a third terminal")
 GUARD = '\n\nif __name__ == "__main__":\n'
-SOURCE = Path(__file__).parent.parent / "src"
+ROOT = Path(__file__).parent.parent
 ESCAPES = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]")
 
 
@@ -63,36 +70,48 @@ class Terminal:
         )  # fmt: skip
         self._shell.delaybeforesend = None
         self._shell.logfile_read = self._seen
+        self._position = 0  # up to which it was read
+        self.is_busy = False  # a command runs on
         self._prompted()
 
     def _prompted(self) -> int:
         self._shell.expect(rf"\[(\d+)\]{PROMPT}")
         return int(self._shell.match[1])
 
-    def _since(self, position: int) -> str:
-        return ESCAPES.sub("", self._seen.getvalue()[position:]).replace("\r", "")
+    @property
+    def _unread(self) -> str:
+        return ESCAPES.sub("", self._seen.getvalue()[self._position :]).replace("\r", "")
+
+    def _read(self) -> str:
+        text, self._position = self._unread, len(self._seen.getvalue())
+        return text
 
     def run(self, command: str, typed: list[tuple[str, str]]) -> tuple[int, str]:
-        """The exit code, and all that was printed and typed."""
-        before = len(self._seen.getvalue())
+        """The exit code, and all that was printed and typed; questions are patterns."""
+        self._read()
         self._shell.sendline(command)
         for question, answer in typed:
-            self._shell.expect_exact(question)
+            self._shell.expect(question)
             self._shell.sendline(answer)
         code = self._prompted()
-        return code, self._since(before).removeprefix(f"{command}\n").rpartition("[")[0]
+        return code, self._read().removeprefix(f"{command}\n").rpartition("[")[0]
 
     def begin(self, command: str) -> None:
+        self._read()
         self._shell.sendline(command)
-        self._shell.expect_exact("\r\n")  # the echo
+        self.is_busy = True
 
     def sees(self, pattern: str) -> None:
         """Wait for lines that what runs prints."""
-        self._shell.expect(pattern.replace("\n", "\r\n"))
+        assert self.is_busy
+        while not re.search(pattern, self._unread):
+            self._shell.expect(".+")
+        self._read()
 
     def interrupt(self) -> None:
         self._shell.sendintr()
         self._prompted()
+        self.is_busy = False
 
     def close(self) -> None:
         self._shell.close(force=True)
@@ -101,27 +120,28 @@ class Terminal:
 class Newcomer:
     """Short form: the environment is there already. Long form: `wheels` is where pip finds Dovetail."""
 
-    def __init__(self, home: Path, wheels: Path | None = None) -> None:
-        self.home = home
+    def __init__(self, home: Path, folder: str = "", wheels: Path | None = None, **env: str) -> None:
+        """All begins in a folder of the home."""
+        self.home, self.folder = home, home / folder
         self._installs = wheels is not None
         here = Path(sysconfig.get_path("scripts"))
         self._bin = home / ".venv" / "bin" if wheels else here
         elsewhere = [each for each in os.get_exec_path() if Path(each).resolve() != here.resolve()]
-        self.port = _free_port()
-        self._env = {
+        self.ports = {"8000": str(_free_port()), "9000": str(_free_port())}  # here, for those of the page
+        self.env = {
             "HOME": str(home), "LANG": "C.UTF-8", "TERM": "xterm", "NO_COLOR": "1", "VIRTUAL_ENV_DISABLE_PROMPT": "1",
-            "DOVETAIL_PORT": str(self.port),
-            **({} if wheels else {"PYTHONPATH": str(SOURCE)}),
+            "DOVETAIL_PORT": self.ports["8000"],
+            **({} if wheels else {"PYTHONPATH": str(ROOT / "src")}),
             **{name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "COV"))},
             "PATH": os.pathsep.join([f"{sys.base_prefix}/bin" if wheels else str(here), *elsewhere]),
         }  # fmt: skip
         if wheels:
-            self._env["PIP_FIND_LINKS"] = f"{wheels} {os.environ.get('PIP_FIND_LINKS', '')}".strip()
-        self._terminals = [Terminal(home, self._env)]
-        self._busy = False  # the first terminal: a command runs on
+            self.env["PIP_FIND_LINKS"] = f"{wheels} {os.environ.get('PIP_FIND_LINKS', '')}".strip()
+        self.env |= {name: self._here(value) for name, value in env.items()}  # of terminals that are opened from now on
+        self._terminals: dict[str, Terminal] = {}
 
     def close(self) -> None:
-        for terminal in self._terminals:
+        for terminal in self._terminals.values():
             terminal.close()
 
     def follow(self, page: Path, until: str = "") -> None:
@@ -140,29 +160,41 @@ class Newcomer:
             path = self.home / name
             path.write_text(_edited(kind, path.read_text() if path.exists() else "", block.body))
         elif block.mark == "it prints":
-            assert self._busy
-            self._terminals[0].sees(self._pattern(block.body))
+            self._terminals[FIRST].sees(self._pattern(block.body))
         elif block.language == "console" and not block.mark.startswith("not here: "):
             self._type(block)
         else:
             assert block.mark.startswith("not here: "), "what is to be done with this block?"
 
     def _type(self, block: Block) -> None:
-        if block.mark == "in a new terminal":
-            self._first().close()
-            self._terminals[0] = Terminal(self.home, self._env)
-        terminal = self._second() if block.mark == "in a second terminal" else self._first()
+        marks = block.mark.split("; ") if block.mark else []
+        typed = [answer for mark in marks if mark.startswith("typed: ") for answer in mark[7:].split(", ")]
+        assert set(marks) <= {"until Ctrl-C", *TERMINALS} or typed, "what is to be done with this block?"
+        terminal = self._terminal(next((mark for mark in marks if mark in TERMINALS), FIRST))
         pairs = [piece.partition("\n") for piece in re.split(r"^\$ ", block.body, flags=re.MULTILINE)[1:]]
         commands = [self._joined(command, shown) for command, _, shown in pairs]
-        if block.mark == "until Ctrl-C":
-            command, shown = commands.pop()
-        for each, output in commands:
-            if self._installs or not SETUP.match(each):
-                self._run(terminal, each, output, _answers(block.mark, output))
-        if block.mark == "until Ctrl-C":
+        lasting = [commands.pop()] if "until Ctrl-C" in marks else []
+        for command, shown in commands:
+            if self._installs or not SETUP.match(command):
+                questions = _questions(typed, shown)
+                typed = typed[len(questions) :]
+                self._run(terminal, command, shown, questions)
+        assert not typed, f"not asked for: {typed}"
+        for command, shown in lasting:
             terminal.begin(self._here(command))
-            self._busy = True
             terminal.sees(self._pattern(shown))
+
+    def _terminal(self, which: str) -> Terminal:
+        """One that waits for a command."""
+        if which == NEW:
+            which = FIRST
+            if which in self._terminals:
+                self._terminals.pop(which).close()
+        if which not in self._terminals:
+            self._terminals[which] = Terminal(self.folder, self.env)
+        elif self._terminals[which].is_busy:
+            self._terminals[which].interrupt()
+        return self._terminals[which]
 
     @staticmethod
     def _joined(command: str, shown: str) -> tuple[str, str]:
@@ -173,32 +205,22 @@ class Newcomer:
         return command.partition("  #")[0].rstrip(), shown
 
     def _run(self, terminal: Terminal, command: str, shown: str, typed: list[tuple[str, str]]) -> None:
-        code, printed = terminal.run(self._here(command), typed)
+        code, printed = terminal.run(self._here(command), [(self._pattern(each), answer) for each, answer in typed])
         is_error = re.search("^Error", shown, re.MULTILINE) is not None
         assert (code != 0) == is_error, f"$ {command}\n{printed}\nexit code {code}"
         assert not shown or re.fullmatch(self._pattern(shown.rstrip()), printed.rstrip()), f"$ {command}\n{printed}"
 
     def _here(self, text: str) -> str:
-        return text.replace("127.0.0.1:8000", f"127.0.0.1:{self.port}")
+        return PORT.sub(lambda found: found[1] + self.ports[found[2]], text)
 
     def _pattern(self, shown: str) -> str:
         """Of what is printed here where the page shows this."""
-        escaped = re.escape(shown).replace("…", ".*").replace(re.escape("127.0.0.1:8000"), f"127.0.0.1:{self.port}")
-        python = f"{re.escape(str(self._bin))}/python[\\\\d.]*"
+        escaped = re.escape(self._here(shown)).replace("…", ".*")
+        folder = re.escape(str(self.home / ".venv")) if self._installs else r"\\S+"
+        python = rf"{folder}/bin/python[\\d.]*"
         escaped = re.sub(r"/home/ada/\\\.venv/bin/python", python, escaped)
         escaped = escaped.replace("/home/ada", re.escape(str(self.home)))
         return re.sub(r"\d+\\\.\d+(\\ )?s\b", r"[\\d.]+\1s", escaped)
-
-    def _first(self) -> Terminal:
-        if self._busy:
-            self._terminals[0].interrupt()
-            self._busy = False
-        return self._terminals[0]
-
-    def _second(self) -> Terminal:
-        if len(self._terminals) == 1:
-            self._terminals.append(Terminal(self.home, self._env))
-        return self._terminals[1]
 
 
 def _edited(kind: str, text: str, block: str) -> str:
@@ -217,16 +239,28 @@ def _edited(kind: str, text: str, block: str) -> str:
     return text.replace(before, after)
 
 
-def _answers(mark: str, shown: str) -> list[tuple[str, str]]:
-    """The last words before each answer, and the answer."""
-    found, rest = [], shown
-    for answer in mark.removeprefix("typed: ").split(", ") if mark.startswith("typed: ") else []:
-        line = next((line for line in rest.splitlines() if line.endswith(f" {answer}")), None)
+def _questions(typed: list[str], shown: str) -> list[tuple[str, str]]:
+    """Those that this command asks: the last words before each answer, and the answer."""
+    found = []
+    for answer in typed:
+        line = next((line for line in shown.splitlines() if line.endswith(f" {answer}")), None)
         if line is None:  # another command of the block asks it
             break
         found.append((line.removesuffix(answer), answer))
-        rest = rest.partition(f"{line}\n")[2]
+        shown = shown.partition(f"{line}\n")[2]
     return found
+
+
+def built_wheel(folder: Path) -> Path:
+    """A folder with the wheel, where pip finds it; what it depends on comes from a registry, or the test is skipped."""
+    wheels = folder / "wheels"
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(wheels)]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    demand(None if done.returncode == 0 else f"NO WHEEL: hatchling is missing, or failed: {done.stderr[-300:]}")
+    probe = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder), "msgspec"]
+    done = subprocess.run(probe, capture_output=True, text=True, timeout=100, check=False)
+    demand(None if done.returncode == 0 else f"NO PACKAGE REGISTRY: {done.stderr[-300:]}")
+    return wheels
 
 
 def _free_port() -> int:
@@ -236,10 +270,11 @@ def _free_port() -> int:
 
 
 @contextmanager
-def newcomer(folder: Path, wheels: Path | None = None) -> Iterator[Newcomer]:
+def newcomer(folder: Path, begin: str = "", wheels: Path | None = None, **env: str) -> Iterator[Newcomer]:
+    """Someone whose home is in that folder."""
     home = folder / "ada"
-    home.mkdir()
-    someone = Newcomer(home, wheels)
+    home.mkdir(exist_ok=True)
+    someone = Newcomer(home, begin, wheels, **env)
     try:
         yield someone
     finally:

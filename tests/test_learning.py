@@ -1,15 +1,12 @@
 """The quickstart and the tutorial, followed to the letter: in this environment, and in one that was empty."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from documented import ROOT
-from missing import demand
-from newcomer import blocks, newcomer
+from newcomer import blocks, built_wheel, newcomer
 
 DOCS = ROOT / "docs"
 QUICKSTART = DOCS / "quickstart.md"
@@ -46,21 +43,8 @@ def test_each_step_names_the_next_and_something_to_try() -> None:
         assert text.count("```") == 2 * len(blocks(text))
 
 
-@pytest.fixture
-def wheels(tmp_path: Path) -> Path:
-    """A folder with the wheel, where pip finds it; what it depends on comes from a registry."""
-    folder = tmp_path / "wheels"
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
-    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
-    demand(None if done.returncode == 0 else f"NO WHEEL: hatchling is missing, or failed: {done.stderr[-300:]}")
-    probe = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", tmp_path, "msgspec", "pytest"]
-    done = subprocess.run(probe, capture_output=True, text=True, timeout=100, check=False)
-    demand(None if done.returncode == 0 else f"NO PACKAGE REGISTRY: {done.stderr[-300:]}")
-    return folder
-
-
 @pytest.mark.soak
-def test_with_nothing_but_python_and_a_registry_all_of_it_works(tmp_path: Path, wheels: Path) -> None:
-    with newcomer(tmp_path, wheels) as ada:
+def test_with_nothing_but_python_and_a_registry_all_of_it_works(tmp_path: Path) -> None:
+    with newcomer(tmp_path, wheels=built_wheel(tmp_path)) as ada:
         for page in (QUICKSTART, *TUTORIAL):
             ada.follow(page)

@@ -136,7 +136,8 @@ def test_the_site_works_from_a_folder_and_fits_a_phone(site: Path, chromium: Any
     requested: list[str] = []
     tab = chromium.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
     tab.on("request", lambda request: requested.append(request.url))
-    for name in ("index", "tools", "sign-in", "from-fastmcp", "troubleshooting", "reference/servers"):
+    names = ("index", "tools", "sign-in", "from-fastmcp", "troubleshooting", "reference/servers", "quickstart")
+    for name in (*names, "tutorial/5-keys-and-deploying", "examples/gateway/index"):
         tab.goto((site / f"{name}.html").as_uri())
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is too wide for a phone"
     tab.set_viewport_size({"width": 1280, "height": 800})

@@ -14,7 +14,7 @@ import pytest
 from command_stage import BIN, environment
 
 from dovetail.cli import output
-from dovetail.cli.ask import ask
+from dovetail.cli.ask import FormPrompt, ask
 from dovetail.cli.output import DECLINED, INTERRUPTED, align, bar, one_line, truncate
 from processes import wait_until
 
@@ -118,6 +118,26 @@ def test_columns() -> None:
     rows = [("a", "", "ccc"), ("\x1b[1mbb\x1b[0m", "", "c"), ("日本", "", "")]
     assert align(rows) == ["a     ccc", "\x1b[1mbb\x1b[0m    c", "日本"]
     assert align([]) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "needed", "says"),
+    [
+        ({"type": "boolean"}, True, "!decline and !cancel say no.\n"),
+        ({"type": "boolean"}, False, "Enter leaves a field empty; !decline and !cancel say no.\n"),
+        ({"type": "boolean", "default": True}, True, "Enter takes the default; !decline and !cancel say no.\n"),
+    ],
+)
+async def test_the_help_of_a_form_says_what_goes_for_its_fields(
+    part: dict[str, Any], needed: bool, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    form = FormPrompt({"type": "object", "properties": {"value": part}, "required": ["value"] if needed else []})
+    reading, writing = os.pipe()
+    with os.fdopen(reading, encoding="utf-8") as keys, os.fdopen(writing, "wb", buffering=0) as hand:
+        monkeypatch.setattr("sys.stdin", keys)
+        hand.write(b"y\n")
+        assert await form.fill_in({}) == {"value": True}
+    assert capsys.readouterr().err.startswith(says)
 
 
 def test_short_lists_of_plain_values_are_on_one_line() -> None:

@@ -187,11 +187,19 @@ class FormPrompt:
         if not self._fields:
             await require_yes("Agree?")
         elif self._fields.keys() - content:
-            err("Enter takes the default or leaves a field empty; !decline and !cancel say no.", dim=True)
+            err(f"{self._help(content)}!decline and !cancel say no.", dim=True)
         for name, field in self._fields.items():
             if name not in content:
                 await field.ask(content, is_needed=name in self._needed)
         return content
+
+    def _help(self, content: Mapping[str, Any]) -> str:
+        """What Enter does, where it does something."""
+        asked = {name: field for name, field in self._fields.items() if name not in content}
+        words = ["takes the default"] if any(field.has_default for field in asked.values()) else []
+        if any(name not in self._needed and not field.has_default for name, field in asked.items()):
+            words.append("leaves a field empty")
+        return f"Enter {' or '.join(words)}; " if words else ""
 
 
 class FieldPrompt:
