@@ -11,8 +11,8 @@ MAKEFLAGS += --jobs=4  # what it needs is fetched while mypy works
 endif
 unexport PYTHONDONTWRITEBYTECODE  # compiling everything in every process would take a third of the time
 
-.PHONY: run setup test check soak bench conformance node fastmcp servers browser specifications tools screenshots docs \
-	lint types clean
+.PHONY: run setup test check soak dist bench conformance node fastmcp servers browser specifications tools screenshots \
+	docs lint types clean
 
 run: $(RUNS)             ## start the reference server at http://127.0.0.1:8000/mcp
 	@$(BIN)/dovetail run
@@ -29,6 +29,10 @@ soak: $(STAMP) .cache/suites/.fetched node fastmcp servers browser specification
 	$(BIN)/pytest -m soak --timeout 3600 -s
 	$(BIN)/pytest -m "hypothesis and not soak" --hypothesis-profile long --timeout 600
 	$(BIN)/pytest benchmarks/tests --timeout 600
+
+dist: $(STAMP)           ## the wheel and the source distribution, in dist/
+	rm -rf dist
+	$(BIN)/python -m hatchling build
 
 bench: $(STAMP) specifications tools   ## how fast it is, beside the peers; about 20 minutes. QUESTIONS="http_call stdio" asks only these
 	$(BIN)/python -m benchmarks $(QUESTIONS)

@@ -1,4 +1,4 @@
-"""Public test suites, fetched from registry packages into .cache/suites: they are used, never committed."""
+"""Public test suites and schemas, fetched from registry packages into .cache/suites: they are used, never committed."""
 
 import subprocess
 import sys
@@ -7,9 +7,11 @@ import time
 from pathlib import Path
 
 SUITES = {
-    # source package: the folders in it that hold JSON test cases
+    # source package: the folders in it that hold JSON
     "uritemplate==4.2.0": ("tests/fixtures",),
     "jsonschema==4.26.0": ("json/tests/draft2020-12", "json/remotes"),
+    # a linter; it carries the MCP registry's schemas of server.json, which no package of the registry's own does
+    "skillsaw==0.22.0": ("src/skillsaw/schemas/mcp_registry/v2025_12_11",),
 }
 TARGET = Path(__file__).parent.parent / ".cache" / "suites"
 

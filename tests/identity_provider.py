@@ -107,6 +107,7 @@ class IdentityProvider:
         self.origin = ""
         self.user = "ann"
         self.keys = [RSA]  # the first one signs
+        self.withheld: set[str] = set()  # scopes that users do not grant
         self.expires_in: Any = self.kind.expires_in
         self.callback: dict[str, str | None] = {}  # other parameters of the redirect, as `error`; None takes one away
         self.lies: set[str] = set()
@@ -347,7 +348,8 @@ class IdentityProvider:
             self.clock() + (expires_in if isinstance(expires_in, int) and expires_in else 1e9),
         )
         # GitHub parts scopes by commas.
-        scope = (" " if self.kind.has_id_tokens or self.name == "discord" else ",").join(grant.scopes)
+        granted = [each for each in grant.scopes if each not in self.withheld]
+        scope = (" " if self.kind.has_id_tokens or self.name == "discord" else ",").join(granted)
         answer: dict[str, Any] = {"access_token": access, "token_type": "Bearer", "scope": scope}
         if "github" in self.name:
             answer["token_type"] = "bearer"

@@ -212,6 +212,24 @@ async def test_functions_get_the_claims_as_the_provider_has_them(row: str, claim
         assert (await here.claims())["scope"] == "notes:read"
 
 
+@pytest.mark.parametrize("row", ["github", "discord", "keycloak"])
+async def test_functions_know_the_scopes_that_the_user_has_granted_at_the_provider(row: str) -> None:
+    found: list[Any] = []
+
+    def scopes_for(claims: Any) -> list[str]:
+        found.extend(claims["granted_scopes"])
+        return ["notes:read"]
+
+    async with signing(row, scopes_for=scopes_for) as here:
+        await here.claims()
+        first, *others = WHO[row][2].split()
+        assert sorted(found) == sorted([first, *others])
+        found.clear()
+        here.at.withheld = set(others)
+        await here.claims()
+        assert found == [first]
+
+
 @pytest.mark.parametrize(("tenant", "may", "may_not"), [
     (TENANT, "ann", "twin"), ("organizations", "twin", None), ("common", "home", None), ("consumers", "home", "ann"),
 ])  # fmt: skip

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,13 @@ from dovetail.cli.main import main
 from dovetail.cli.shared_options import ServerTarget
 
 PROGRAM = Path(__file__).parent / "example_server.py"
+PROJECT = """[project]
+name = "example"
+version = "1.0.0"
+description = "A bit of everything."
+authors = [{name = "Ann Example"}]
+dependencies = ["dovetail-mcp"]
+"""
 BIN = Path(sys.executable).parent
 PROMPTLY = 30.0
 Run = Callable[..., Result]
@@ -28,6 +35,7 @@ def furnish(folder: Path) -> None:
     shutil.copy(PROGRAM, folder / "server.py")
     (folder / "package").mkdir()
     shutil.copy(PROGRAM, folder / "package" / "module.py")
+    (folder / "pyproject.toml").write_text(PROJECT)
     (folder / "notes.txt").write_text("milk and bread\n")
     shutil.copy(Path(__file__).parents[2] / "docs" / "programs" / "openapi_shop.yaml", folder / "openapi.yaml")
     (folder / "skills" / "notes").mkdir(parents=True)
@@ -50,11 +58,25 @@ class Done(NamedTuple):
     stderr: bytes
 
 
+@contextlib.contextmanager
+def forgetting_programs(folder: Path) -> Iterator[None]:
+    """Modules of programs in the folder are forgotten at the end, because those of other tests have the same names."""
+    path = [*sys.path]
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        for name, module in [*sys.modules.items()]:
+            places = [getattr(module, "__file__", None) or "/", *getattr(module, "__path__", ())]
+            if any(folder in Path(place).parents for place in places):
+                del sys.modules[name]
+
+
 def typed(folder: Path, *words: str, given: str | bytes = b"", **env: str) -> Done:
     """A command without a terminal, in this process. What a program that it starts writes to stderr is not in it."""
     known = environment(**env)
     changed: dict[str, str | None] = {**dict.fromkeys(os.environ.keys() - known.keys()), **known}
-    with contextlib.chdir(folder):
+    with contextlib.chdir(folder), forgetting_programs(folder):
         result = CliRunner().invoke(main, list(words), input=given, env=changed)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

@@ -6,13 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from command_stage import PROMPTLY
+from command_stage import PROMPTLY, forgetting_programs
 
 from dovetail import Server
 from dovetail.cli.main import main
@@ -33,11 +33,9 @@ Write = Callable[..., Path]
 
 
 @pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """Writes a file in the current folder, which is empty at first; imports are undone at the end."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "modules", {**sys.modules})
     for name in [name for name in os.environ if name.startswith("DOVETAIL_")]:
         monkeypatch.delenv(name)
 
@@ -47,7 +45,8 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         path.write_text(source)
         return path
 
-    return write
+    with forgetting_programs(tmp_path):
+        yield write
 
 
 @pytest.fixture

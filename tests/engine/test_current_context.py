@@ -147,18 +147,27 @@ async def test_it_asks_in_a_loop_that_a_thread_runs(revision: str) -> None:
 async def test_there_is_none_outside_of_a_call() -> None:
     with pytest.raises(LookupError, match="get_context: no call runs here"):
         get_context()
-    server = new_server()
-
-    @server.middleware
-    async def around(request: Any, call_next: Any) -> Any:
-        with pytest.raises(LookupError):
-            get_context()
-        return await call_next(request)
-
-    async with Client(server) as client:
+    async with Client(new_server()) as client:
         assert (await client.call_tool("nested")).text == "true"
         with pytest.raises(LookupError):
             get_context()
+
+
+async def test_a_middleware_has_the_context_of_the_request_that_it_serves() -> None:
+    server, seen = new_server(), []
+
+    @server.middleware
+    async def around(request: Any, call_next: Any) -> Any:
+        before = get_context()
+        result = await call_next(request)
+        seen.append((request.method, request.id == before.request_id, get_context() is before))
+        return result
+
+    async with Client(server) as client:
+        await asyncio.gather(client.list_tools(), client.call_tool("nested"), client.call_tool("in_thread"))
+    assert seen
+    assert all(is_own and is_same for _, is_own, is_same in seen)
+    assert {"tools/list", "tools/call"} <= {method for method, _, _ in seen}
 
 
 async def test_contents_that_are_cached_for_all_callers_have_no_caller() -> None:

@@ -15,7 +15,7 @@ from dovetail import CallToolResult, Client, ElicitRequest, ServerError, ToolTas
 from sdk import HANDSHAKE, MODERN
 
 PROGRAM = Path(__file__).parent / "fleet_tasks_server.py"
-LOST = "The worker that ran this task was lost; whether it had all its effects is not known"
+LOST = "was lost; whether"  # the worker that ran a task, or that began it
 MAX_THOUGHT = 0.5  # seconds that a user takes to answer
 CONNECTIONS = 100  # at once; the nginx of the tests takes 1,000, and each request needs two
 CALLERS = {f"caller-{number}": {"key": f"key-of-caller-{number}-for-tests"} for number in range(10)}

@@ -27,6 +27,7 @@ from dovetail.protocol.pagination import encode_base64url
 T = TypeVar("T")
 MAX_ANSWER = 256 * 1024  # bytes
 METADATA_TTL = 3600.0  # seconds
+GRANTED = "granted_scopes"  # our own among the claims: the scopes that the user has granted at the provider
 # Errors that say no to a code, a refresh token or its user; all others say that something else is wrong.
 NOT_GOOD = {"invalid_grant", "access_denied", "interaction_required", "login_required", "consent_required"}
 NOT_GOOD |= {"bad_verification_code", "bad_refresh_token", "unverified_user_email"}  # of GitHub
@@ -51,6 +52,7 @@ class TokenAnswer(Confidential, frozen=True):
     refresh_token: str | None = None
     id_token: str | None = None
     expires_in: int | float | str | None = None
+    scope: str | None = None  # what was granted; None: all that was requested
 
     @property
     def seconds(self) -> float | None:
@@ -118,7 +120,8 @@ class IdentityProvider:
         for name, (url, scope) in self.row.lists.items():
             if scope in self._scopes:
                 claims[name] = await self._list(url, answer.access_token)
-        identity = self.row.identity(claims)
+        granted = self._scopes if answer.scope is None else answer.scope.replace(",", " ").split()
+        identity = self.row.identity({**claims, GRANTED: list(granted)})
         if identity is None:
             raise self._untrusted(f"the claims {', '.join(self.row.subject)} name no user")
         return answer, identity

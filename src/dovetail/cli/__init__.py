@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from dovetail.cli import inspect as inspect
     from dovetail.cli import install as install
     from dovetail.cli import lint as lint
+    from dovetail.cli import migrate as migrate
+    from dovetail.cli import moved_imports as moved_imports
     from dovetail.cli import new as new
+    from dovetail.cli import pack as pack
     from dovetail.cli import run as run
     from dovetail.cli import show as show
     from dovetail.cli import task as task
 
 __getattr__ = lazy_modules(
     __name__, "ask", "bench", "commands", "connect", "dev", "doctor", "gateway", "given_arguments", "inspect",
-    "install", "lint", "new", "run", "show", "task",
+    "install", "lint", "migrate", "moved_imports", "new", "pack", "run", "show", "task",
 )  # fmt: skip

@@ -39,6 +39,7 @@ EXTRAS = {
     "redis": ("redis", "sessions in Redis"),
     "watchfiles": ("watch", "quicker news of changed files"),
     "opentelemetry-api": ("otel", "traces"),
+    "libcst": ("migrate", "dovetail migrate --write"),
 }
 PREFIX = "DOVETAIL_"
 OTHER_VARIABLES = (

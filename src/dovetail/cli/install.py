@@ -8,10 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
-from tempfile import mkstemp
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -19,6 +17,7 @@ import click
 
 from dovetail import cli
 from dovetail.cli import hosts
+from dovetail.cli.files import FileChanged, replace_file
 from dovetail.cli.output import DECLINED, CommandExit, err, is_interactive, one_line, out, run_async, sanitize, styled
 from dovetail.cli.shared_options import COMMAND_WORDS, ServerCommand, parse_pairs
 from dovetail.cli.target import target_problem
@@ -373,25 +372,10 @@ def write_file(file: hosts.ConfigFile, text: str, *, is_private: bool) -> Path |
     path = file.path
     try:
         content = text.encode()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as output:
-                output.write(content)
-                output.flush()
-                os.fsync(output.fileno())
-            if path.exists():
-                shutil.copymode(path, temporary)
-            elif not is_private:
-                os.chmod(temporary, 0o644)
-            if (path.read_bytes() if path.exists() else None) != file.content:
-                raise hosts.ConfigFileError(f"{path} was changed by another program meanwhile")
-            backup = None if file.content is None else _back_up(path, file.content)
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        backup = None if file.content is None else _back_up(path, file.content)
+        replace_file(path, content, file.content, is_private=is_private)
+    except FileChanged as changed:
+        raise hosts.ConfigFileError(str(changed)) from None
     except (OSError, UnicodeEncodeError) as failure:
         why = getattr(failure, "strerror", None) or failure
         raise hosts.ConfigFileError(f"{path} can't be written: {why}") from None

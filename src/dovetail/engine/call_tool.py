@@ -351,7 +351,7 @@ def _bind(
     plan = invocation.dependencies
     function = invocation.function
     if invocation.context_names or (plan is not None and plan.takes_context):
-        ctx = Context(engine, context, can_wait=invocation.is_async or invocation.in_thread)
+        ctx = engine.context_class(engine, context, can_wait=invocation.is_async or invocation.in_thread)
     given = arguments if invocation.by_name else {}
     if invocation.context_names:
         given = given | dict.fromkeys(invocation.context_names, ctx)

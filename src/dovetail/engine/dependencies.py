@@ -38,9 +38,10 @@ def start_with_dependencies(
     if engine.dependency_overrides:
         plan = Plan.compile(replaced(plan.nodes, engine.dependency_overrides, label, Context))
     if ctx is None and plan.takes_context:
-        ctx = Context(engine, context, can_wait=invocation.is_async or invocation.in_thread)
+        ctx = engine.context_class(engine, context, can_wait=invocation.is_async or invocation.in_thread)
     can_wait = ctx is None or invocation.is_async or invocation.in_thread
-    values = [*[None] * len(plan.dependencies), ctx if can_wait else Context(engine, context), ctx]  # `ASYNC_CONTEXT`
+    async_ctx = ctx if can_wait else engine.context_class(engine, context)
+    values = [*[None] * len(plan.dependencies), async_ctx, ctx]  # `ASYNC_CONTEXT` is the first one
     if not invocation.in_thread:
         workers = engine.threads if invocation.is_async else None
         return Scope(values, plan.fills, label, workers).run(plan.dependencies, call)

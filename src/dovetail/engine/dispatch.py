@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dovetail import engine as lazy
+from dovetail.engine import call_tool
 from dovetail.engine.call_tool import EXITS, error_result, is_cancelled, log_failure
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, MissingCapability, NotFound, ProtocolError, ToolError
 from dovetail.protocol import inbound
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import Result, ToolResult
+from dovetail.registry.functions import Invocation
 from dovetail.schema.encode import OutputError, to_jsonable
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Layer:
 
     chain: Layer = innermost
     for each in reversed(middleware):
-        chain = _wrap(each, chain)
+        chain = _wrap(engine, each, chain)
     if engine.options.rate_limit:
         chain = lazy.rate_limits.rate_limited(engine, chain)
     if engine.audit is not None:
@@ -113,7 +115,9 @@ def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Layer:
     return chain if engine.search is None else lazy.tool_search.unwrap_calls(engine, chain)
 
 
-def _wrap(middleware: Middleware, inner: Layer) -> Layer:
+def _wrap(engine: "Engine", middleware: Middleware, inner: Layer) -> Layer:
+    invocation = Invocation(function=middleware, is_async=True, in_thread=False)
+
     async def layer(context: RequestContext) -> Result:
         async def call_next(request: Request) -> Result:
             context.request = request
@@ -123,6 +127,9 @@ def _wrap(middleware: Middleware, inner: Layer) -> Layer:
             return result.decoded() if isinstance(result, ToolResult) else result
 
         context.original_params = context.original_params or context.request.params
-        return await middleware(context.request, call_next)
+        work = middleware(context.request, call_next)
+        if call_tool.run_in_context is not None:  # for `get_context`
+            work = call_tool.run_in_context(engine, context, invocation, None, work)
+        return await work
 
     return layer

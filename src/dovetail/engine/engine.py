@@ -24,6 +24,7 @@ from dovetail import registry
 from dovetail import schema as lazy_schema
 from dovetail import state as lazy_state
 from dovetail.engine.concurrency import CallLimits, Limit
+from dovetail.engine.context import Context
 from dovetail.engine.dispatch import Layer, Middleware, compile_chain
 from dovetail.engine.handlers import HANDLERS, Handler, call_function
 from dovetail.engine.options import Options, random_secrets, telemetry_module
@@ -91,6 +92,7 @@ class Engine:
         self.info = info
         self.options = options
         self.masks_errors = options.mask_error_details
+        self.context_class = Context  # what functions get; dovetail.compat has classes of its own
         self.secrets = options.secret or random_secrets()  # workers that are forked later inherit them
         self.redactor = Redactor(options.redact)
         guard_loggers(options.redact)

@@ -226,11 +226,12 @@ class PromptResult(msgspec.Struct, frozen=True):
 
     messages: Sequence[Message]
     description: str | None = None
+    meta: Meta | None = None
 
     def encode(self, shaper: Shaper) -> bytes:
         fields: dict[str, Any] = {} if self.description is None else {"description": self.description}
         fields["messages"] = [_shape_message(message, shaper.revision) for message in self.messages]
-        return shaper.body(fields)
+        return shaper.body(fields, self.meta)
 
 
 def _shape_message(message: Message, revision: Revision) -> dict[str, Any]:

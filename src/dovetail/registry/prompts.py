@@ -73,10 +73,11 @@ def compile_prompt(function: Callable[..., Any], options: PromptOptions, *, inje
 
 def to_prompt_result(value: Any, description: str | None) -> PromptResult:
     """The result for text, a message, content, or a list of them; text becomes a message of the user."""
+    meta = None
     if isinstance(value := registration.from_official(value), PromptResult):
-        value, description = value.messages, value.description
+        value, description, meta = value.messages, value.description, value.meta
     items = value if isinstance(value, (list, tuple)) else [value]
-    return PromptResult([_as_message(item) for item in items], description)
+    return PromptResult([_as_message(item) for item in items], description, meta)
 
 
 def _as_message(item: Any) -> Message:

@@ -245,7 +245,7 @@ class HttpApp:
             await send({"type": f"lifespan.{stage}.complete"})
 
     @contextlib.asynccontextmanager
-    async def lifespan(self) -> AsyncIterator[None]:
+    async def lifespan(self, host: object = None) -> AsyncIterator[None]:  # noqa: ARG002  # as Starlette calls it
         """Serve within the lifespan of a host: start now, drain at a signal or at the end.
 
         A host ends its lifespan only after the last response, and open streams would never end.

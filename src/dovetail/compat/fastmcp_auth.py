@@ -1,0 +1,341 @@
+"""FastMCP's verifiers and providers on dovetail.auth and dovetail.authserver, and checks of access."""
+
+import hashlib
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from dovetail.auth import Auth, Jwt
+from dovetail.authserver import AuthServer, Provider, SignIn
+from dovetail.compat import no_equal
+from dovetail.compat.fastmcp_context import PAGE, lacking
+from dovetail.compat.shared import AccessToken, PeerVerifier
+
+log = logging.getLogger("dovetail.compat")
+Scopes = Sequence[str] | str | None
+
+
+# ── checks of access ──
+
+
+@dataclass
+class AuthContext:
+    """What a check decides by: the token, and the tool, resource or prompt."""
+
+    token: AccessToken | None
+    component: Any
+
+    @property
+    def tool(self) -> Any:
+        return self.component if getattr(self.component, "kind", "") == "tool" else None
+
+
+AuthCheck = Callable[[AuthContext], bool | Awaitable[bool]]
+
+
+def require_scopes(*scopes: str) -> AuthCheck:
+    return lambda ctx: ctx.token is not None and set(scopes) <= set(ctx.token.scopes)
+
+
+def restrict_tag(tag: str, *, scopes: Sequence[str]) -> AuthCheck:
+    """A check that concerns only what has the tag."""
+    return lambda ctx: tag not in ctx.component.tags or require_scopes(*scopes)(ctx)
+
+
+async def run_auth_checks(checks: AuthCheck | Sequence[AuthCheck], ctx: AuthContext) -> bool:
+    """Whether all checks agree; one that fails does not."""
+    try:
+        for check in checks if isinstance(checks, Sequence) else [checks]:
+            verdict = check(ctx)
+            if (await verdict if inspect.isawaitable(verdict) else verdict) is not True:
+                return False
+    except Exception:
+        log.exception("a check failed, which denies access")
+        return False
+    return True
+
+
+# ── verifiers and providers ──
+
+
+class AuthProvider:
+    """What `FastMCP(auth=)` takes; it becomes `Server(auth=)` when the path of the endpoint is known."""
+
+    issuers: Sequence[str] = ()  # where clients get tokens, if the verifiers do not say it
+    options: Mapping[str, Any] = {}  # more of `Auth`
+    __getattr__ = lacking
+
+    def __init__(self, base_url: Any = None, required_scopes: Scopes = None) -> None:
+        self.base_url = None if base_url is None else str(base_url).rstrip("/")
+        self.required_scopes = _scopes(required_scopes)
+
+    def public_url(self, path: str) -> str | None:
+        return None if self.base_url is None else f"{self.base_url}{path}"
+
+    def verifiers(self, path: str) -> list[Any]:  # noqa: ARG002
+        raise no_equal(type(self).__name__, PAGE, "give Server(auth=) an AuthServer, a verifier or a function")
+
+    def auth(self, path: str) -> Auth:
+        options = {"public_url": self.public_url(path), "scopes": self.required_scopes, **self.options}
+        return Auth(self.verifiers(path), authorization_servers=self.issuers, **options)
+
+
+def _scopes(given: Scopes) -> list[str]:
+    return given.replace(",", " ").split() if isinstance(given, str) else list(given or ())
+
+
+class TokenVerifier(AuthProvider):
+    """A verifier; a user's own has `verify_token`."""
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        raise NotImplementedError(f"{type(self).__name__}.verify_token")
+
+    def verifiers(self, path: str) -> list[Any]:
+        return [PeerVerifier(self, None, self.public_url(path), needs_resource=False)]
+
+
+class JWTVerifier(TokenVerifier):
+    """Becomes a `Jwt` for each issuer. Without `audience` it is the URL of the endpoint, where a provider says so."""
+
+    takes_endpoint = False
+
+    def __init__(
+        self, *, public_key: Any = None, jwks_uri: Any = None, issuer: Any = None, audience: Any = None,
+        algorithm: str | None = None, required_scopes: Scopes = None, base_url: Any = None, **others: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(base_url, required_scopes)
+        if not issuer or not (audience or self.takes_endpoint):
+            reason = "it would take tokens that were made by others, or for others"
+            raise no_equal(f"{type(self).__name__} without issuer= and audience=", PAGE, reason)
+        self.trusted: list[str] = [issuer] if isinstance(issuer, str) else list(issuer)
+        key = "secret" if algorithm is not None and algorithm.startswith("HS") else "public_key"
+        url = None if jwks_uri is None else str(jwks_uri)
+        algorithms = None if algorithm is None else [algorithm]
+        self._options = {key: public_key, "jwks_uri": url, "audience": audience, "algorithms": algorithms}
+        _check_others(others, type(self).__name__)
+
+    def verifiers(self, path: str) -> list[Any]:
+        options = {**self._options, "audience": self._options["audience"] or self.public_url(path)}
+        return [Jwt(issuer, **options) for issuer in self.trusted]
+
+
+class _EndpointVerifier(JWTVerifier):
+    takes_endpoint = True
+
+
+class StaticTokenVerifier(TokenVerifier):
+    """Tokens in the program, for development."""
+
+    def __init__(self, tokens: Mapping[str, Mapping[str, Any]], required_scopes: Scopes = None) -> None:
+        super().__init__(None, required_scopes)
+        self._tokens = {hashlib.sha256(token.encode()).digest(): dict(known) for token, known in tokens.items()}
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        known = self._tokens.get(hashlib.sha256(token.encode()).digest())
+        fields = ("client_id", "scopes", "expires_at")
+        given = {name: value for name, value in (known or {}).items() if name in fields}
+        return None if known is None else AccessToken(**given, subject=known.get("sub"), claims=known)
+
+
+class RemoteAuthProvider(AuthProvider):
+    """Tokens of an authorization server elsewhere, which clients are sent to."""
+
+    def __init__(
+        self, token_verifier: TokenVerifier, authorization_servers: Sequence[Any], base_url: Any,
+        scopes_supported: Scopes = None, resource_name: str | None = None, resource_documentation: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(base_url, token_verifier.required_scopes)
+        del resource_name  # it is that of the server
+        documentation = None if resource_documentation is None else str(resource_documentation)
+        self._verifier, self.issuers = token_verifier, [str(each) for each in authorization_servers]
+        self.options = {"scopes_supported": _scopes(scopes_supported), "documentation": documentation}
+
+    def verifiers(self, path: str) -> list[Any]:
+        return self._verifier.verifiers(path)
+
+
+class _Issuer(RemoteAuthProvider):
+    """An issuer with which clients register themselves; its places are templates of the constructor's keywords."""
+
+    issuer, keys, audience, listed = "", "", "", "{issuer}"
+
+    def __init__(
+        self, *, base_url: Any, required_scopes: Scopes = None, audience: Any = None, token_verifier: Any = None,
+        **given: Any,
+    ) -> None:  # fmt: skip
+        options = {name: given.pop(name) for name in ("scopes_supported", "resource_documentation") if name in given}
+        places = {name: str(value).rstrip("/") for name, value in given.items()}
+        places["issuer"] = issuer = self.issuer.format(**places)
+        verifier = token_verifier or _EndpointVerifier(
+            issuer=issuer, jwks_uri=self.keys.format(**places), audience=audience or self.audience.format(**places),
+            required_scopes=required_scopes, algorithm=given.get("algorithm"), base_url=base_url,
+        )  # fmt: skip
+        super().__init__(verifier, [self.listed.format(**places)], base_url, **options)
+
+
+class KeycloakAuthProvider(_Issuer):
+    issuer, keys = "{realm_url}", "{issuer}/protocol/openid-connect/certs"
+
+
+class AuthKitProvider(_Issuer):
+    issuer, keys = "{authkit_domain}", "{issuer}/oauth2/jwks"
+
+
+class ScalekitProvider(_Issuer):
+    issuer, keys, audience = "{environment_url}", "{issuer}/keys", "{resource_id}"
+    listed = "{environment_url}/resources/{resource_id}"
+
+
+class SupabaseProvider(_Issuer):
+    issuer, keys, audience = "{project_url}/auth/v1", "{issuer}/.well-known/jwks.json", "authenticated"
+
+
+class MultiAuth(AuthProvider):
+    """Several of them: the first that knows a token counts."""
+
+    def __init__(
+        self, *, server: AuthProvider | None = None, verifiers: Any = (), base_url: Any = None,
+        required_scopes: Scopes = None,
+    ) -> None:  # fmt: skip
+        listed = [verifiers] if isinstance(verifiers, AuthProvider) else list(verifiers or ())
+        self._parts = listed if server is None else [server, *listed]
+        if not self._parts:
+            raise ValueError("MultiAuth needs a server or a verifier")
+        first = self._parts[0]
+        scopes = first.required_scopes if required_scopes is None else required_scopes
+        super().__init__(base_url or first.base_url, scopes)
+        self.issuers = first.issuers
+
+    def verifiers(self, path: str) -> list[Any]:
+        return [found for each in self._parts for found in each.verifiers(path)]
+
+
+# ── users sign in at an identity provider ──
+
+REFUSED = {  # keywords that would be a risk to ignore
+    "allowed_client_redirect_uris", "client_auth_method", "enable_cimd", "extra_token_params", "identity_assertion",
+    "resource_base_url", "token_issuer",
+}  # fmt: skip
+OWN = {  # keywords of single classes
+    "audience", "authkit_domain", "aws_region", "base_authority", "config_url", "domain", "identifier_uri", "tenant_id",
+    "token_verifier", "algorithm", "user_pool_id",
+}  # fmt: skip
+OPENID = {"openid", "profile", "email", "offline_access"}
+
+
+def _check_others(others: Mapping[str, Any], where: str) -> None:
+    """Refuse some keywords, and warn of others, which have no effect."""
+    for name in (name for name, value in others.items() if value is not None and name not in OWN):
+        if name in REFUSED:
+            raise no_equal(f"{where}({name}=)", PAGE)
+        log.warning('%s(%s=) has no effect; see the page "%s" of the docs', where, name, PAGE)
+
+
+class SignInProvider(AuthProvider):
+    """`AuthServer(sign_in=)`: users get those scopes of the server that the identity provider has granted for them."""
+
+    native: Callable[..., SignIn] | None = None
+    issuer = ""  # of others, which speak OpenID Connect: a template of the keywords
+
+    def __init__(
+        self, *, client_id: str, client_secret: str | None = None, base_url: Any, required_scopes: Scopes = None,
+        valid_scopes: Scopes = None, additional_authorize_scopes: Scopes = None, **own: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(base_url, required_scopes)
+        self.own, self.credentials = own, (client_id, client_secret or "")
+        self.scopes_supported = list(dict.fromkeys([*self.required_scopes, *_scopes(valid_scopes)]))
+        self._more_scopes = _scopes(additional_authorize_scopes)
+        _check_others(own, type(self).__name__)
+
+    def verifiers(self, path: str) -> list[Any]:
+        scopes = {scope: scope for scope in self.scopes_supported}
+        upstream = [*map(self._upstream, scopes), *self._more_scopes]
+        sign_in = self.sign_in(*self.credentials, scopes=upstream, scopes_for=self._granted if scopes else None)
+        log.info("%s: the redirect URI to register is %s/callback", type(self).__name__, self.base_url)
+        return [AuthServer(str(self.base_url), resource=f"{self.base_url}{path}", sign_in=sign_in, scopes=scopes)]
+
+    def sign_in(self, *credentials: str, **options: Any) -> SignIn:
+        if self.native is not None:
+            return self.native(*credentials, **options)
+        place = self.issuer.format(**{"aws_region": "eu-central-1", **self.own})
+        issuer = place.removesuffix("/.well-known/openid-configuration").rstrip("/")
+        host, issuers = urlsplit(issuer).netloc, (issuer, f"{issuer}/")  # some end in a slash
+        parameters = {"audience": self.own["audience"]} if self.own.get("audience") else {}
+        row = Provider(name=host, key=host, issuer=issuer, issuers=issuers, parameters=parameters)
+        return SignIn(row, *credentials, **options)
+
+    def _upstream(self, scope: str) -> str:
+        """A scope as the identity provider names it."""
+        return scope
+
+    def _granted(self, claims: Mapping[str, Any]) -> list[str]:
+        granted = set(claims["granted_scopes"])
+        return [each for each in self.scopes_supported if granted & {each, self._upstream(each)}]
+
+
+class GitHubProvider(SignInProvider):
+    native = SignIn.github
+
+
+class GoogleProvider(SignInProvider):
+    native = SignIn.google
+
+
+class DiscordProvider(SignInProvider):
+    native = SignIn.discord
+
+
+class AzureProvider(SignInProvider):
+    def sign_in(self, *credentials: str, **options: Any) -> SignIn:
+        cloud = self.own.get("base_authority", "login.microsoftonline.com")
+        return SignIn.entra(*credentials, tenant=self.own["tenant_id"], cloud=cloud, **options)
+
+    def _upstream(self, scope: str) -> str:
+        is_whole = "://" in scope or scope in OPENID
+        return scope if is_whole else f"{self.own.get('identifier_uri') or f'api://{self.credentials[0]}'}/{scope}"
+
+    @classmethod
+    def from_b2c(cls, **_: Any) -> "AzureProvider":
+        raise no_equal("AzureProvider.from_b2c", PAGE, "SignIn.oidc(issuer, client_id, client_secret) may do")
+
+
+class OIDCProxy(SignInProvider):
+    issuer = "{config_url}"
+
+
+class WorkOSProvider(SignInProvider):
+    issuer = "{authkit_domain}"
+
+
+class AWSCognitoProvider(SignInProvider):
+    issuer = "https://cognito-idp.{aws_region}.amazonaws.com/{user_pool_id}"
+
+
+class ClerkProvider(SignInProvider):
+    issuer = "https://{domain}"
+
+
+class HuggingFaceProvider(SignInProvider):
+    issuer = "https://huggingface.co"
+
+
+Auth0Provider = OCIProvider = OIDCProxy
+
+
+class OAuthProxy(OIDCProxy):
+    """Users sign in at the issuer of upstream tokens; its metadata name the endpoints."""
+
+    def __init__(
+        self, *, upstream_client_id: str, upstream_client_secret: str | None = None, token_verifier: Any,
+        upstream_authorization_endpoint: Any, upstream_token_endpoint: Any, required_scopes: Scopes = None, **own: Any,
+    ) -> None:  # fmt: skip
+        del upstream_authorization_endpoint, upstream_token_endpoint
+        if not isinstance(token_verifier, JWTVerifier):
+            fix = "without a JWTVerifier, which names the issuer, write SignIn(Provider(…), client_id, client_secret)"
+            raise no_equal(f"OAuthProxy(token_verifier={type(token_verifier).__name__})", PAGE, fix)
+        scopes, issuer = required_scopes or token_verifier.required_scopes, token_verifier.trusted[0]
+        own |= {"client_id": upstream_client_id, "client_secret": upstream_client_secret}
+        super().__init__(required_scopes=scopes, config_url=issuer, **own)
