@@ -18,10 +18,15 @@ PAGES = {"from-fastmcp": "fastmcp", "from-the-sdk": "mcp"}
 COMMANDS = ("fastmcp ", "mcp ")  # of the peers: not run
 
 
+def _spellings(page: str) -> str:
+    """The page up to what has no equal."""
+    return (ROOT / "docs" / f"{page}.md").read_text().partition("\n## What has no equal\n")[0]
+
+
 def rows(page: str) -> list[tuple[list[str], list[str]]]:
     """What stands in the two columns of each row, as code."""
     found = []
-    for line in (ROOT / "docs" / f"{page}.md").read_text().splitlines():
+    for line in _spellings(page).splitlines():
         cells = re.split(r"(?<!\\)\|", line)[1:-1]
         if len(cells) == 3 and "`" in line:
             left, right = (re.findall(r"`([^`]+)`", cell.replace("\\|", "|")) for cell in cells[1:])

@@ -415,7 +415,7 @@ class ErrorHandlingMiddleware(Middleware):
         error_callback: Callable[..., Any] | None = None, transform_errors: bool = True,
     ) -> None:  # fmt: skip
         del transform_errors
-        self.logger, self._traceback = logger or logging.getLogger("fastmcp.errors"), include_traceback
+        self.logger, self._traceback = logger or logging.getLogger("dovetail.compat"), include_traceback
         self._callback = error_callback
 
     async def on_message(self, context: MiddlewareContext, call_next: CallNext) -> Any:

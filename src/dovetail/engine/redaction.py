@@ -244,7 +244,7 @@ def _normal_key(key: str) -> str:
     return key.lower().translate(_IGNORED_IN_KEYS)
 
 
-LOGGERS = ("", "access", "auth", "authserver", "client", "files", "http", "state", "threads", "watch")
+LOGGERS = ("", "access", "auth", "authserver", "client", "compat", "files", "http", "state", "threads", "watch")
 _extra_keys: set[str] = set()
 
 
