@@ -5,7 +5,7 @@ RUNS := .venv/.installed
 STAMP := .venv/.installed-dev
 INNER := $(addprefix tests/,protocol schema registry engine state auth transports client cli) tests/test_architecture.py \
 	tests/test_imports.py tests/test_server.py
-PARALLEL := -n 3 --dist worksteal  # in rows of equal length, one process would have a minute of slow tests left
+PARALLEL := -n 4 --dist worksteal  # in rows of equal length, one process would have a minute of slow tests left
 ifeq ($(MAKECMDGOALS),test)
 MAKEFLAGS += --jobs=4  # what it needs is fetched while mypy works
 endif

@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import random
 import re
 import sys
 import tomllib
@@ -13,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
+from peer_examples import PEERS, fetch
 
 import dovetail.auth
 import dovetail.authserver
@@ -26,11 +26,9 @@ from dovetail.registry.prompts import PromptOptions
 from dovetail.registry.resources import ResourceOptions
 from dovetail.registry.tools import ToolOptions
 from dovetail.transports.http.options import RunOptions
-from missing import demand
 from stable_ids import stable
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / ".cache" / "peer_examples"
 
 
 def migrate(*words: "str | Path") -> Result:
@@ -191,10 +189,9 @@ def test_any_form_of_import_is_rewritten_once(text: str, peer: str) -> None:
 
 
 def example_programs() -> list[tuple[str, Path]]:
-    found = [(folder.name.partition("-")[0], folder) for folder in EXAMPLES.glob("*mcp-*") if folder.is_dir()]
-    found = [(peer, folder) for peer, folder in found if peer in MODULES]
-    demand(None if found else "NO EXAMPLES OF THE PEERS: run `python scripts/peer_examples.py`")
-    return [(peer, path) for peer, folder in sorted(found) for path in sorted(folder.rglob("*.py"))]
+    for peer in PEERS:
+        fetch(peer)
+    return [(peer.name, path) for peer in PEERS for path in sorted(peer.folder.rglob("*.py"))]
 
 
 def check_example(peer: str, path: Path) -> bool:
@@ -209,13 +206,6 @@ def check_example(peer: str, path: Path) -> bool:
     ast.parse(after)
     assert rewritten(after, peer) == after, path
     return after != text
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::SyntaxWarning")
-def test_examples_of_the_peers_are_rewritten_once() -> None:
-    chosen = random.Random(26).sample(example_programs(), 25)
-    assert sum(check_example(*each) for each in chosen) > 6
 
 
 @pytest.mark.soak
