@@ -964,6 +964,8 @@ async def test_a_program_runs_on_stdio(tmp_path: Path, run: str) -> None:
 def test_the_level_of_the_log_is_that_of_the_program() -> None:
     before = logging.getLogger("dovetail").level
     try:
+        MCPServer("log")
+        assert logging.getLogger("dovetail").level == before, "other programs of the process have theirs"
         MCPServer("log", log_level="DEBUG")
         assert logging.getLogger("dovetail").level == logging.DEBUG
     finally:

@@ -359,7 +359,7 @@ class MCPServer(NativeServer):
         self, name: str | None = None, title: str | None = None, *, tools: Sequence[Tool] = (),
         resources: Sequence[Resource] = (), extensions: Sequence[Any] = (), middleware: Sequence[Any] = (),
         auth: AuthSettings | None = None, token_verifier: Any = None, auth_server_provider: Any = None,
-        resource_security: ResourceSecurity | None = None, subscriptions: Any = None, log_level: str = "INFO",
+        resource_security: ResourceSecurity | None = None, subscriptions: Any = None, log_level: str | None = None,
         request_state_security: RequestStateSecurity | None = None, dependencies: Any = None, debug: bool = False,
         **options: Any,
     ) -> None:  # fmt: skip
@@ -379,7 +379,8 @@ class MCPServer(NativeServer):
         own = given(title=title, list_changed=subscriptions, **options)
         super().__init__(name or "mcp-server", output="structured", declare=["tools", "resources", "prompts"], **own)
         self.engine.context_class = Context
-        logging.getLogger("dovetail").setLevel(log_level)
+        if log_level is not None:
+            logging.getLogger("dovetail").setLevel(log_level)
         self._security = resource_security or ResourceSecurity()
         for each in middleware:
             self.middleware.append(each)
