@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,10 @@ settings.load_profile("dovetail")
 # The tests talk to this machine alone. With certificates of one's own each client would read all of them: 50 ms.
 for _name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
     os.environ.pop(_name, None)
+
+# A shell ignores Ctrl-C for what it starts in the background, and all children would: servers in tests have to hear it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
