@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -38,11 +37,6 @@ def replace_file(path: Path, content: bytes, expected: bytes | None, *, is_priva
         with suppress(OSError):
             os.unlink(temporary)
         raise
-
-
-def is_read_only(path: Path) -> bool:
-    """Whether nobody may write to the file. It could be replaced all the same, as its folder is what matters then."""
-    return not path.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
 
 
 def list_files(folder: Path) -> Iterator[Path]:
