@@ -30,7 +30,8 @@ from benchmarks.environments import Environment
 from fastmcp_environment import WANTED
 from fetch_suites import download
 
-from dovetail.cli.migrate import Unreadable, rewritten
+from dovetail.cli.migrate import MODULES, Unreadable
+from dovetail.cli.moved_imports import rewrite
 
 ROOT = Path(__file__).parent.parent
 CACHE = ROOT / ".cache" / "peer_examples"
@@ -153,7 +154,7 @@ def moved(peer: Peer) -> Path:
         shutil.copytree(peer.folder / name, target / name, ignore=ignored)
     for path in target.rglob("*.py"):
         with contextlib.suppress(Unreadable):  # a page may show a part of a program
-            path.write_text(rewritten(path.read_text(), peer.name))
+            path.write_bytes(rewrite(path.read_bytes(), MODULES[peer.name]))
     return target
 
 

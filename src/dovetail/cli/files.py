@@ -1,13 +1,13 @@
-"""Files that commands write: replaced as a whole or not at all, and never over another program's changes."""
+"""Files that commands look for and write: replaced as a whole or not at all, never over another program's changes."""
 
-import difflib
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import mkstemp
+
+INSTALLED = {"__pycache__", "node_modules", "site-packages"}  # folders, besides virtual environments
 
 
 class FileChanged(OSError):
@@ -39,12 +39,12 @@ def replace_file(path: Path, content: bytes, expected: bytes | None, *, is_priva
         raise
 
 
-def is_read_only(path: Path) -> bool:
-    """Whether nobody may write to the file. It could be replaced all the same, as its folder is what matters then."""
-    return not path.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
-
-
-def differing_lines(name: str, before: bytes, after: bytes) -> Iterator[str]:
-    """The lines of a diff between two states of a text; nothing if they are the same."""
-    old, new = (each.decode("utf-8", "replace").splitlines() for each in (before, after))
-    return difflib.unified_diff(old, new, f"{name}, as it is", f"{name}, as it would be", lineterm="")
+def list_files(folder: Path) -> Iterator[Path]:
+    """The files below a folder, sorted, but for hidden ones, links and what is installed there. Raises OSError."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.is_symlink():
+            continue
+        if path.is_file():
+            yield path
+        elif path.is_dir() and path.name not in INSTALLED and not (path / "pyvenv.cfg").exists():
+            yield from list_files(path)

@@ -5,15 +5,12 @@ all else stays as it is.
 """
 
 import ast
-import os
-import tokenize
 import tomllib
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -21,8 +18,8 @@ from typing import Any, NamedTuple
 import click
 
 from dovetail import cli
-from dovetail.cli.files import is_read_only, replace_file
-from dovetail.cli.output import FAILED, err, out, sanitize, styled
+from dovetail.cli.files import list_files, replace_file
+from dovetail.cli.output import FAILED, CommandExit, err, out, sanitize, styled
 
 FASTMCP, SDK = "dovetail.compat.fastmcp", "dovetail.compat.mcp"
 TYPES = f"{SDK}.types"
@@ -34,7 +31,6 @@ PAGES = {FASTMCP: '"From FastMCP", docs/from-fastmcp.md', SDK: '"From the offici
 COMPAT, NATIVE, MISSING, FAILURE = "compat", "native", "missing", "failed"
 COLOURS = {COMPAT: "green", NATIVE: "cyan", MISSING: "yellow", FAILURE: "red"}
 NAMES = Path(__file__).with_name("peer_names.toml")
-SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages"}  # besides hidden ones and virtual environments
 IMPORTERS = {"import_module", "__import__", "importorskip", "find_spec", "patch"}  # functions that take a module's name
 
 EXAMPLES = """
@@ -77,17 +73,15 @@ class Unreadable(Exception):
 def command(path: Path, peer: str | None, write: bool) -> None:
     """Move the program or folder at PATH from FastMCP or the official SDK to Dovetail.
 
-    Imports become those of dovetail.compat, and the report tells line by line what is left to do. Hidden folders,
+    Imports become those of dovetail.compat, and the report tells line by line what is left to do. What is hidden,
     virtual environments and links in a folder are left alone.
     """
     modules = {name: target for each in ([peer] if peer else MODULES) for name, target in MODULES[each].items()}
     if write:
         _ = cli.moved_imports  # without libcst nothing is begun
     counts: Counter[str] = Counter()
-    for file, failure in _programs(path):
+    for file in _programs(path):
         try:
-            if failure is not None:
-                raise failure
             imports, findings = _migrate(file, modules, is_writing=write)
         except (Unreadable, OSError) as problem:
             imports, findings = 0, [Finding(1, FAILURE, str(getattr(problem, "strerror", None) or problem))]
@@ -96,32 +90,20 @@ def command(path: Path, peer: str | None, write: bool) -> None:
             out(f"{sanitize(str(file))}:{finding.line}: {kind}{sanitize(finding.text)}")
         counts.update([finding.kind for finding in findings], imports=imports, files=imports > 0)
     done = "rewritten" if write else "to rewrite, which --write does"
-    err(
-        f"{counts['imports']} imports in {counts['files']} files {done}"
-        if counts["imports"]
-        else "no import to rewrite"
-    )
+    err(f"{counts['imports']} imports in {counts['files']} files {done}" if counts["files"] else "no import to rewrite")
     err(", ".join(f"{counts[kind]} {kind}" for kind in COLOURS if counts[kind]) or "nothing more to do")
     if counts[MISSING] or counts[FAILURE]:
         raise click.exceptions.Exit(FAILED)
 
 
-def _programs(path: Path) -> Iterator[tuple[Path, OSError | None]]:
-    """The program at the path, or those below it; and folders that can't be listed, with the reason."""
+def _programs(path: Path) -> list[Path]:
+    """The program at the path, or those below it."""
     if not path.is_dir():
-        yield Path(os.path.realpath(path)) if path.is_symlink() else path, None
-        return
-    failures: list[OSError] = []
-    for folder, folders, names in os.walk(path, onerror=failures.append):
-        folders[:] = sorted(name for name in folders if not _is_skipped(Path(folder, name)))
-        for file in (Path(folder, name) for name in sorted(names) if name.endswith(".py")):
-            if not file.is_symlink() and file.is_file():
-                yield file, None
-    yield from ((Path(failure.filename), failure) for failure in failures)
-
-
-def _is_skipped(folder: Path) -> bool:
-    return folder.name.startswith(".") or folder.name in SKIPPED_FOLDERS or (folder / "pyvenv.cfg").exists()
+        return [path.resolve() if path.is_symlink() else path]
+    try:
+        return [file for file in list_files(path) if file.suffix == ".py"]
+    except OSError as failure:
+        raise CommandExit(f"{failure.filename} can't be read: {failure.strerror}") from None
 
 
 def _migrate(file: Path, modules: Mapping[str, str], *, is_writing: bool) -> tuple[int, list[Finding]]:
@@ -131,20 +113,8 @@ def _migrate(file: Path, modules: Mapping[str, str], *, is_writing: bool) -> tup
         return 0, []
     uses = _Uses(content, modules)
     if uses.imports and is_writing:
-        encoding, _ = tokenize.detect_encoding(BytesIO(content).readline)
-        changed = cli.moved_imports.rewrite(content.decode(encoding), modules)
-        if is_read_only(file):
-            raise Unreadable("it is read-only, and was not rewritten")
-        replace_file(file, changed.encode(encoding), content)
+        replace_file(file, cli.moved_imports.rewrite(content, modules), content)
     return uses.imports, uses.findings()
-
-
-# ── imports ──
-
-
-def rewritten(text: str, peer: str) -> str:
-    """The program with the imports of a peer rewritten, and nothing else. Raises Unreadable."""
-    return cli.moved_imports.rewrite(text, MODULES[peer])
 
 
 def moved_path(module: str, modules: Mapping[str, str]) -> str | None:
@@ -172,7 +142,7 @@ class _Uses:
         nodes = _nodes(content)
         inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
         chains = [
-            (node.lineno, chain) for node in nodes if id(node) not in inner and len(chain := name_chain(node)) > 1
+            (node.lineno, chain) for node in nodes if id(node) not in inner and len(chain := _name_chain(node)) > 1
         ]
         self._roots = {chain[0] for _, chain in chains}
         for node in nodes:
@@ -186,8 +156,8 @@ class _Uses:
             if root in self._bound:
                 self._names.setdefault(_found(self._bound[root], parts), line)
         for node in nodes if self._names else ():
-            if isinstance(node, ast.Attribute) and node.attr in _table("methods"):
-                self._findings.add(Finding(node.lineno, NATIVE, f".{node.attr}: {_spelling('methods', node.attr)}"))
+            if isinstance(node, ast.Attribute) and (name := f".{node.attr}") in _spellings():
+                self._findings.add(Finding(node.lineno, NATIVE, name + _spellings()[name]))
 
     def _add_modules(self, node: ast.Import) -> None:
         self.imports += any(moved_path(alias.name, self._modules) for alias in node.names)
@@ -198,9 +168,10 @@ class _Uses:
 
     def _add_names(self, node: ast.ImportFrom) -> None:
         path = moved_path(node.module or "", self._all)
+        if path is None:
+            return
         self.imports += moved_path(node.module or "", self._modules) is not None
-        for alias in () if path is None else node.names:
-            assert path is not None
+        for alias in node.names:
             name = alias.asname or alias.name
             if alias.name.islower() and name in self._roots and not _compat_has(path, alias.name):
                 self._bound[name] = f"{path}.{alias.name}"
@@ -214,18 +185,15 @@ class _Uses:
             self._findings.add(Finding(node.lineno, MISSING, f'{name}("{given}"): write {path} by hand'))
 
     def findings(self) -> list[Finding]:
-        found, by_compat = set(self._findings), dict[tuple[int, str], list[str]]()
-        for (path, name), line in self._names.items():
-            natively = f": {_spelling('names', name)}" if name in _table("names") else ""
-            if not _compat_has(path, name):
-                page = PAGES[SDK if path.startswith(SDK) else FASTMCP]
-                found.add(Finding(line, MISSING, f"{name}{natively}; see {page}"))
-                continue
-            by_compat.setdefault((line, path), []).append(name)
-            if natively:
-                found.add(Finding(line, NATIVE, name + natively))
-        found |= {Finding(line, COMPAT, f"{', '.join(names)}: {path}") for (line, path), names in by_compat.items()}
-        return sorted(found, key=lambda each: (each.line, list(COLOURS).index(each.kind), each.text))
+        return sorted({*self._findings, *(_finding(line, *name) for name, line in self._names.items())})
+
+
+def _finding(line: int, path: str, name: str) -> Finding:
+    """What is to be said of a name that is taken from a module of `dovetail.compat`."""
+    natively = _spellings().get(name, "")
+    if not _compat_has(path, name):
+        return Finding(line, MISSING, f"{name}{natively}; see {PAGES[SDK if path.startswith(SDK) else FASTMCP]}")
+    return Finding(line, NATIVE, name + natively) if natively else Finding(line, COMPAT, f"{name}: {path}")
 
 
 def _nodes(content: bytes) -> list[Any]:
@@ -240,7 +208,7 @@ def _nodes(content: bytes) -> list[Any]:
     )
 
 
-def name_chain(node: ast.AST) -> list[str]:
+def _name_chain(node: ast.AST) -> list[str]:
     """`["mcp", "types", "Tool"]` for the expression `mcp.types.Tool`; nothing for one that is not of names alone."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
@@ -268,11 +236,12 @@ def _compat_has(path: str, name: str) -> bool:
 
 
 @cache
-def _table(section: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = tomllib.loads(NAMES.read_text(encoding="utf-8"))[section]
-    return found
-
-
-def _spelling(section: str, name: str) -> str:
-    spelling, *page = _table(section)[name]
-    return f'{spelling}, as in "{page[0]}"' if page else spelling
+def _spellings() -> dict[str, str]:
+    """How a peer's name is written natively, and the page that shows it."""
+    pages: dict[str, dict[str, str]] = tomllib.loads(NAMES.read_text(encoding="utf-8"))
+    return {
+        name: f': {spelling}, as in "{page}"'
+        for page, rows in pages.items()
+        for spelling, names in rows.items()
+        for name in names.split()
+    }

@@ -13,7 +13,7 @@ except ImportError:
     raise CommandExit('to rewrite imports needs libcst: pip install "dovetail-mcp[migrate]"', USAGE_ERROR) from None
 
 
-def rewrite(text: str, modules: Mapping[str, str]) -> str:
+def rewrite(program: bytes, modules: Mapping[str, str]) -> bytes:
     """The program with its imports rewritten, and nothing else. Raises Unreadable."""
 
     def moved(node: cst.CSTNode, _: object) -> cst.CSTNode:
@@ -24,14 +24,14 @@ def rewrite(text: str, modules: Mapping[str, str]) -> str:
         return node if path is None else node.with_changes(module=cst.parse_expression(path))
 
     try:
-        tree = cst.parse_module(text)
+        tree = cst.parse_module(program)
         changed = matchers.replace(tree, matchers.Import() | matchers.ImportFrom(), moved)
     except (cst.ParserSyntaxError, RecursionError) as failure:
         raise Unreadable(f"it can't be parsed: {failure}") from None
     assert isinstance(changed, cst.Module)
-    if tree.code != text:
+    if tree.bytes != program:
         raise Unreadable("it was not rewritten: it holds characters, such as a form feed, that would be lost")
-    return changed.code
+    return changed.bytes
 
 
 def _moved(alias: cst.ImportAlias, modules: Mapping[str, str]) -> Iterator[cst.ImportAlias]:
