@@ -11,6 +11,7 @@ import httpx
 import mcp_types
 import pytest
 from dovetail.compat.fastmcp.apps import AppConfig, ResourceCSP
+from dovetail.compat.fastmcp.client.transports import NpxStdioTransport, UvxStdioTransport
 from dovetail.compat.fastmcp.dependencies import (
     CurrentContext,
     CurrentFastMCP,
@@ -673,6 +674,14 @@ async def test_other_servers_are_offered_by_a_proxy() -> None:
     assert (await create_proxy(backend).call_tool("plain", {"x": 2})).data == 2
 
 
+def test_packages_are_run_by_commands() -> None:
+    assert NpxStdioTransport(package="server-a", args=["--db"]) == ["npx", "--prefer-offline", "server-a", "--db"]
+    assert UvxStdioTransport("server-b") == ["uvx", "server-b"]
+    assert create_proxy(UvxStdioTransport("server-b"), name="b").name == "b"
+    with pytest.raises(TypeError, match=r'env_vars= has no equal.*"From FastMCP"'):
+        NpxStdioTransport("server-a", env_vars={})
+
+
 async def test_apis_become_servers() -> None:
     from fastapi import FastAPI
 
@@ -761,7 +770,7 @@ def test_what_has_no_equal_names_the_page(attempt: Callable[[], Any], says: str)
     "from dovetail.compat.fastmcp.experimental.transforms.code_mode import CodeMode",
     "from dovetail.compat.fastmcp.server.transforms import VersionFilter",
     "from dovetail.compat.fastmcp.resources import HttpResource",
-    "from dovetail.compat.fastmcp.client.transports import NpxStdioTransport",
+    "from dovetail.compat.fastmcp.tools.tool_transform import forward",
     "from dovetail.compat.fastmcp.server.providers import LocalProvider",
     "from dovetail.compat.fastmcp.server.auth.providers.azure import EntraOBOToken",
     "from dovetail.compat.fastmcp.nothing import Unknown",

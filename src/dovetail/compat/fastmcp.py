@@ -17,8 +17,9 @@ from msgspec.structs import replace
 import dovetail
 from dovetail import compat, registry
 from dovetail import engine as lazy_engine
+from dovetail.client.config import ClientOptions
 from dovetail.compat import no_equal, shared
-from dovetail.compat.fastmcp_context import PAGE, Client, Context, Shown, changed, contents, fitting, lacking, peer_tool
+from dovetail.compat.fastmcp_context import PAGE, Context, Shown, changed, contents, fitting, lacking, peer_tool
 from dovetail.compat.shared import AccessToken, Component, Resource, adapted, check_keywords, given, without_questions
 from dovetail.engine.context import request_of
 from dovetail.protocol.session import EVERYTHING, VisibilityRule
@@ -30,6 +31,7 @@ from dovetail.registry.tools import compile_tool
 from dovetail.registry.transforms import ArgTransform as ArgTransform
 from dovetail.registry.transforms import ToolTransform as ToolTransformConfig
 from dovetail.registry.visibility import texts
+from dovetail.schema.encode import to_jsonable
 from dovetail.server import Server
 
 __path__: list[str] = []
@@ -146,6 +148,25 @@ def transformed(tool: CompiledTool, config: ToolTransformConfig) -> CompiledTool
     return registry.transforms.transform_tool(tool, config, f"the transform of {tool.name}")
 
 
+class Client(dovetail.Client):
+    """FastMCP's keywords and handlers of what Dovetail's client has."""
+
+    def __init__(
+        self, transport: Any, *, mode: str | None = None, elicitation_handler: Any = None, **options: Any
+    ) -> None:
+        async def elicit(request: dovetail.ElicitRequest) -> Any:
+            found = elicitation_handler(request.message, dict, request, None)
+            found = await found if inspect.isawaitable(found) else found
+            return found if isinstance(found, dovetail.ElicitResult | None) else to_jsonable(found)
+
+        if "sampling_handler" in options:
+            raise no_equal("Client(sampling_handler=)", PAGE, "dovetail.Client takes a function of one request")
+        check_keywords(options, ClientOptions.__annotations__, "Client", PAGE)
+        options |= {} if elicitation_handler is None else {"elicitation_handler": elicit}
+        options |= {"protocol_version": mode} if mode is not None and mode[:2] == "20" else {}
+        super().__init__(transport, **{name: each for name, each in options.items() if each is not None})
+
+
 # ── the server ──
 
 
@@ -242,8 +263,8 @@ class FastMCP(Server):
 
     def _options(self, found: Component) -> dict[str, Any]:
         """The options of a component by Dovetail's names."""
-        check_keywords(found.options, KEYWORDS[found.kind], f"@{found.kind}", PAGE)
         options = given(**{**found.options, "name": found.name})
+        check_keywords(options, KEYWORDS[found.kind], f"@{found.kind}", PAGE)
         checks, version, app = (options.pop(key, None) for key in ("auth", "version", "app"))
         returns = inspect.signature(found.fn).return_annotation
         if app is True or any("prefab_ui" in str(getattr(each, "__module__", "")) for each in members(returns)):
@@ -459,6 +480,18 @@ def create_proxy(target: Any, *, mode: str | None = None, name: str | None = Non
     for each in parts:
         server.mount(each)
     return server
+
+
+def NpxStdioTransport(package: str, args: Sequence[str] | None = None, **more: Any) -> list[str]:
+    """The command that runs a package of npm."""
+    check_keywords(more, (), "NpxStdioTransport", PAGE)
+    return ["npx", "--prefer-offline", package, *(args or ())]
+
+
+def UvxStdioTransport(tool_name: str, tool_args: Sequence[str] | None = None, **more: Any) -> list[str]:
+    """The command that runs a tool of PyPI."""
+    check_keywords(more, (), "UvxStdioTransport", PAGE)
+    return ["uvx", tool_name, *(tool_args or ())]
 
 
 # ── names ──

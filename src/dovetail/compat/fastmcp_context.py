@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 import dovetail
 from dovetail import ProtocolError, Request, compat
-from dovetail.client.config import ClientOptions
 from dovetail.compat import no_equal
 from dovetail.compat.shared import AccessToken, check_keywords, get_access_token, given, outcome
 from dovetail.engine.context import request_of
@@ -365,25 +364,6 @@ class Progress:
     async def _report(self, **changes: Any) -> None:
         vars(self).update(changes)
         await get_context().report_progress(self.current, self.total, self.message)
-
-
-class Client(dovetail.Client):
-    """FastMCP's keywords and handlers of what Dovetail's client has."""
-
-    def __init__(
-        self, transport: Any, *, mode: str | None = None, elicitation_handler: Any = None, **options: Any
-    ) -> None:
-        async def elicit(request: dovetail.ElicitRequest) -> Any:
-            found = elicitation_handler(request.message, dict, request, None)
-            found = await found if inspect.isawaitable(found) else found
-            return found if isinstance(found, dovetail.ElicitResult | None) else to_jsonable(found)
-
-        if "sampling_handler" in options:
-            raise no_equal("Client(sampling_handler=)", PAGE, "dovetail.Client takes a function of one request")
-        check_keywords(options, ClientOptions.__annotations__, "Client", PAGE)
-        options |= {} if elicitation_handler is None else {"elicitation_handler": elicit}
-        options |= {"protocol_version": mode} if mode is not None and mode[:2] == "20" else {}
-        super().__init__(transport, **{name: each for name, each in options.items() if each is not None})
 
 
 # ── middleware ──
