@@ -309,7 +309,7 @@ def main() -> int:
     parser.add_argument("--match", default="")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    verdicts: dict[str, list[tuple[str, str, str]]] = {}
+    verdicts: dict[str, list[tuple[str, str, str, list[str]]]] = {}
     if (reason := environment().make()) is not None:
         print(f"! {reason}", file=sys.stderr)
         return 1
@@ -323,21 +323,21 @@ def main() -> int:
             jobs = [each.job(folder, [call[:2] for call in known[each.id][0]["calls"]]) for each in found]
             reports = run(Path(sys.executable), "dovetail", jobs)
             verdicts[peer.name] = [
-                (each.id, *difference(known[each.id], report)) for each, report in zip(found, reports, strict=True)
+                (each.id, *difference(known[each.id], report), each.lacking)
+                for each, report in zip(found, reports, strict=True)
             ]
             print(f"\n{peer.requirement}: {len(found)} example servers")
-            lacking = {each.id: each.lacking for each in found}
-            for id, how, why in verdicts[peer.name]:
+            for id, how, why, lacking in verdicts[peer.name]:
                 if how != "same":
-                    reason = f"needs {lacking[id][0]}" if lacking[id] else " ".join(why.split())
+                    reason = f"needs {lacking[0]}" if lacking else " ".join(why.split())
                     print(f"  {how:6} {id}: {reason[:300]}")
-            print(f"{peer.name}: {dict(Counter(how for _, how, _ in verdicts[peer.name]))}")
-            without = [verdict for verdict in verdicts[peer.name] if not lacking[verdict[0]]]
+            print(f"{peer.name}: {dict(Counter(how for _, how, *_ in verdicts[peer.name]))}")
+            without = [verdict for verdict in verdicts[peer.name] if not verdict[-1]]
             for chosen, words in ((verdicts[peer.name], "all"), (without, "those that need nothing that is lacking")):
-                same = sum(how == "same" for _, how, _ in chosen)
+                same = sum(how == "same" for _, how, *_ in chosen)
                 share = f"{same} of {len(chosen)}, {100 * same / max(len(chosen), 1):.1f} %"
                 print(f"{peer.name}: the same: {share}, of {words}")
-            for feature, number in Counter(features[0] for features in lacking.values() if features).most_common():
+            for feature, number in Counter(each.lacking[0] for each in found if each.lacking).most_common():
                 print(f"{number:6} need {feature}")
     if given.json:
         given.json.write_text(json.dumps(verdicts, indent=1))
