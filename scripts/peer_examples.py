@@ -77,7 +77,8 @@ PEERS = [
 ]
 
 
-# What Dovetail lacks on purpose, by the words of programs that need it; `dovetail.compat` refuses each by name.
+# What Dovetail itself lacks, or does otherwise on purpose, by the words of programs that need it; `dovetail.compat`
+# refuses each by name. What Dovetail has, and compat does not, is no such thing: it counts as a failure.
 LACKING = {
     "fastmcp": {
         "Prefab UI": r"prefab_ui|FastMCPApp|fastmcp\.apps\.(approval|choice|file_upload|form|generative)",
@@ -88,18 +89,11 @@ LACKING = {
         "extensions as subclasses": r"ServerExtension|SkillsExtension",
         "providers as classes": r"server\.providers\b.* import|\((Provider|Tool)\):",
         "state by UserSession and SessionProvider": r"server\.sessions import",
-        "a function before a tool": r"transform_fn=",
         "arguments of the call in dependencies": r"CallArgument",
         "Docket": r"CurrentDocket",
         "Azure B2C and tokens on behalf of users": r"from_b2c|EntraOBOToken",
         "tokens without issuer and audience": r"\bJWTVerifier\((?![^)]*issuer=)",
         "templates without screening": r"resource_security=|ResourceSecurity",
-        "verifiers for introspection, for development and of Azure": r"(Introspection|Debug|AzureJWT)(Token)?Verifier",
-        "resources without a function": r"\b(Text|Binary|File|Directory|Http)Resource\(",
-        "metadata at the origin of a host": r"get_well_known_routes",
-        "checks of roles": r"require_roles",
-        "progress that is injected": r"\bProgress\(",
-        "packages as transports": r"(Npx|Uvx)StdioTransport",
     },
     "mcp": {},
 }
@@ -316,7 +310,7 @@ def main() -> int:
     parser.add_argument("--match", default="")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    verdicts: dict[str, list[tuple[str, str, str]]] = {}
+    verdicts: dict[str, list[tuple[str, str, str, list[str]]]] = {}
     if (reason := environment().make()) is not None:
         print(f"! {reason}", file=sys.stderr)
         return 1
@@ -330,21 +324,21 @@ def main() -> int:
             jobs = [each.job(folder, [call[:2] for call in known[each.id][0]["calls"]]) for each in found]
             reports = run(Path(sys.executable), "dovetail", jobs)
             verdicts[peer.name] = [
-                (each.id, *difference(known[each.id], report)) for each, report in zip(found, reports, strict=True)
+                (each.id, *difference(known[each.id], report), each.lacking)
+                for each, report in zip(found, reports, strict=True)
             ]
             print(f"\n{peer.requirement}: {len(found)} example servers")
-            lacking = {each.id: each.lacking for each in found}
-            for id, how, why in verdicts[peer.name]:
+            for id, how, why, lacking in verdicts[peer.name]:
                 if how != "same":
-                    reason = f"needs {lacking[id][0]}" if lacking[id] else " ".join(why.split())
+                    reason = f"needs {lacking[0]}" if lacking else " ".join(why.split())
                     print(f"  {how:6} {id}: {reason[:300]}")
-            print(f"{peer.name}: {dict(Counter(how for _, how, _ in verdicts[peer.name]))}")
-            without = [verdict for verdict in verdicts[peer.name] if not lacking[verdict[0]]]
+            print(f"{peer.name}: {dict(Counter(how for _, how, *_ in verdicts[peer.name]))}")
+            without = [verdict for verdict in verdicts[peer.name] if not verdict[-1]]
             for chosen, words in ((verdicts[peer.name], "all"), (without, "those that need nothing that is lacking")):
-                same = sum(how == "same" for _, how, _ in chosen)
+                same = sum(how == "same" for _, how, *_ in chosen)
                 share = f"{same} of {len(chosen)}, {100 * same / max(len(chosen), 1):.1f} %"
                 print(f"{peer.name}: the same: {share}, of {words}")
-            for feature, number in Counter(features[0] for features in lacking.values() if features).most_common():
+            for feature, number in Counter(each.lacking[0] for each in found if each.lacking).most_common():
                 print(f"{number:6} need {feature}")
     if given.json:
         given.json.write_text(json.dumps(verdicts, indent=1))

@@ -13,6 +13,7 @@ from dovetail.compat.fastmcp.exceptions import ToolError
 from dovetail.compat.fastmcp.server.auth import (
     AccessToken,
     AuthContext,
+    IntrospectionTokenVerifier,
     JWTVerifier,
     MultiAuth,
     OAuthProxy,
@@ -20,6 +21,7 @@ from dovetail.compat.fastmcp.server.auth import (
     RemoteAuthProvider,
     StaticTokenVerifier,
     TokenVerifier,
+    require_roles,
     require_scopes,
     restrict_tag,
 )
@@ -56,13 +58,13 @@ from dovetail.client import OAuth
 from dovetail.compat.fastmcp import Client, Context, FastMCP
 from dovetail.errors import SetupError
 from identity_provider import provider
-from issuer_stage import EC, ISSUER, RSA, claims, token
+from issuer_stage import EC, ISSUER, RSA, claims, site, token
 from provider_kinds import CLIENT_ID, CLIENT_SECRET
 from test_docs_sign_in import BACK, Browser
 
 ORIGIN = "http://127.0.0.1:8000"
 ENDPOINT = f"{ORIGIN}/mcp"
-ANN = Principal(subject="ann", client="app", scopes=frozenset({"read"}), claims={"level": 5})
+ANN = Principal(subject="ann", client="app", scopes=frozenset({"read"}), claims={"level": 5, "roles": ["admin"]})
 
 
 def plain() -> str:
@@ -142,7 +144,7 @@ async def test_messages_times_and_errors_are_logged(caplog: pytest.LogCaptureFix
         with pytest.raises(dovetail.ServerError):
             await client.get_prompt("none")
     said = [each.getMessage() for each in caplog.records]
-    assert any(line.startswith("event=request_start method=tools/call") and '"plain"' in line for line in said)
+    assert any(line.startswith("event=request_success method=tools/call") and '"plain"' in line for line in said)
     assert any(json.loads(line)["event"] == "request_error" for line in said if line.startswith("{"))
     assert any(each.name == "fastmcp.timing" and "duration_ms=" in each.getMessage() for each in caplog.records)
     assert failures == ["prompts/get"]
@@ -210,6 +212,8 @@ CHECKS: dict[str, Any] = {
     "write": require_scopes("write"),
     "level": [level, require_scopes("read")],
     "both": [level, require_scopes("write")],
+    "role": require_roles("admin", extract=lambda found: found["roles"]),
+    "roles": require_roles("admin", "owner", extract=lambda found: found["roles"]),
     "broken": broken,
 }
 
@@ -220,7 +224,7 @@ async def test_a_component_is_for_callers_that_all_its_checks_allow() -> None:
         server.tool(plain, name=name, auth=checks)
         server.resource(f"data://{name}", name=name, auth=checks)(plain)
         server.prompt(plain, name=name, auth=checks)
-    expected = {"read", "level"}
+    expected = {"read", "level", "role"}
     async with Client(server, principal=ANN) as client:
         assert await names(client) == expected
         assert {each.name for each in await client.list_resources()} == expected
@@ -337,6 +341,25 @@ def test_a_token_of_another_issuer_for_another_server_or_without_scopes_is_refus
 def test_a_verifier_without_issuer_or_audience_is_refused(given: Mapping[str, Any]) -> None:
     with pytest.raises(ImportError, match=r'made by others, or for others.*"From FastMCP"'):
         JWTVerifier(jwks_uri="https://login.example.com/jwks", **given)
+
+
+async def test_the_issuer_is_asked_about_tokens() -> None:
+    async with site() as issuer:
+        verifier = IntrospectionTokenVerifier(
+            introspection_url=f"{issuer.origin}/introspect", client_id="notes", client_secret="secret",
+            audience=ENDPOINT, required_scopes=["read"], base_url=ORIGIN,
+        )  # fmt: skip
+        auth = verifier.auth("/mcp")
+        assert (auth.public_url, auth.scopes) == (ENDPOINT, {"read"})
+        good = {"active": True, "sub": "alice", "client_id": "editor", "scope": "read write", "aud": ENDPOINT}
+        for change, expected in (
+            ({}, "alice"),
+            ({"aud": "https://other.example.com/mcp"}, None),
+            ({"active": False}, None),
+        ):
+            issuer.pages["/introspect"] = good | change
+            assert getattr(await auth.verify("opaque"), "subject", None) == expected
+        assert asked(FastMCP("test", auth=verifier, tools=[whoami]), None).status_code == 401
 
 
 def test_every_way_to_serve_over_http_asks_for_tokens() -> None:

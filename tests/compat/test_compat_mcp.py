@@ -108,8 +108,8 @@ def test_a_name_without_an_equal_is_an_error_that_names_the_page() -> None:
         from dovetail.compat.mcp.server.mcpserver import NoSuchThing  # noqa: F401
     with pytest.raises(ImportError, match=PAGE):
         from dovetail.compat.mcp.server import CacheHint  # noqa: F401
-    with pytest.raises(ModuleNotFoundError):
-        import dovetail.compat.mcp.server.no_such_module
+    with pytest.raises(ImportError, match=PAGE):
+        from dovetail.compat.mcp.server.no_such_module import NoSuchName  # noqa: F401
     with pytest.raises(ModuleNotFoundError):
         import dovetail.compat.mcp.types.no_such_module  # noqa: F401
 

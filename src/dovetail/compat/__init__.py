@@ -2,7 +2,7 @@
 
 `dovetail.compat.fastmcp` and `dovetail.compat.mcp` have all names of a peer. Each of the peer's module paths below one
 of them is a view of it, so `from dovetail.compat.fastmcp.server.auth import JWTVerifier` works as it did there.
-`MODULES` of a peer has the words of which its module paths consist.
+`MODULES` of a peer are the last words of paths that name a module where a name of the peer may be meant, too.
 """
 
 import importlib
@@ -28,10 +28,8 @@ class PeerModules(MetaPathFinder, Loader):
     """Makes a module of each path below a peer's; its names are those of the peer's package, or of mcp_types."""
 
     def find_spec(self, fullname: str, *_: Any) -> ModuleSpec | None:
-        if not fullname.startswith(PEERS):
-            return None
-        is_known = fullname.startswith(TYPES) or _source(fullname).MODULES.issuperset(fullname.split(".")[3:])
-        return ModuleSpec(fullname, self, is_package=True) if is_known else None
+        is_path = fullname.startswith(PEERS) and "__" not in fullname
+        return ModuleSpec(fullname, self, is_package=True) if is_path else None
 
     def exec_module(self, module: ModuleType) -> None:
         source = _source(module.__name__)

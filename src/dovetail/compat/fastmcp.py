@@ -1,4 +1,7 @@
-"""FastMCP's server on Dovetail's, and all that FastMCP's modules offer."""
+"""FastMCP's server on Dovetail's, its components and transforms, and all that FastMCP's modules offer."""
+
+# mypy: disable-error-code="override"
+# FastMCP's signatures are other ones than those of `Server`.
 
 import contextlib
 import inspect
@@ -7,42 +10,33 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec.structs import replace
 
 import dovetail
 from dovetail import compat, registry
 from dovetail import engine as lazy_engine
-from dovetail.compat import no_equal
-from dovetail.compat.fastmcp_components import (
-    Component,
-    Prompt,
-    Resource,
-    Tool,
-    Visibility,
-    asking_function,
-    choice,
-    component,
-    peer_tool,
-    resource_function,
-)
-from dovetail.compat.fastmcp_components import prompt as prompt
-from dovetail.compat.fastmcp_components import resource as resource
-from dovetail.compat.fastmcp_components import tool as tool
-from dovetail.compat.fastmcp_context import PAGE, Client, Context, Shown, lacking
-from dovetail.compat.shared import AccessToken
-from dovetail.compat.shared import given as given_options
+from dovetail.client.config import ClientOptions
+from dovetail.compat import no_equal, shared
+from dovetail.compat.fastmcp_context import PAGE, Context, Shown, changed, contents, fitting, lacking, peer_tool
+from dovetail.compat.shared import AccessToken, Component, Resource, adapted, check_keywords, given, without_questions
 from dovetail.engine.context import request_of
 from dovetail.protocol.session import EVERYTHING, VisibilityRule
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import members, qualified_name
+from dovetail.registry.mounts import rename_uri
+from dovetail.registry.tools import Tool as CompiledTool
 from dovetail.registry.tools import compile_tool
+from dovetail.registry.transforms import ArgTransform as ArgTransform
+from dovetail.registry.transforms import ToolTransform as ToolTransformConfig
+from dovetail.registry.visibility import texts
+from dovetail.schema.encode import to_jsonable
 from dovetail.server import Server
 
 __path__: list[str] = []
 log = logging.getLogger("dovetail.compat")
+MARK = "__fastmcp__"  # the attribute of functions that the standalone decorators have marked
 UI_TYPE = "text/html;profile=mcp-app"
 DECLARED = ("tools", "resources", "prompts")
 # Keywords of FastMCP(…) by Dovetail's names, with what their values become:
@@ -56,22 +50,134 @@ OPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "experimental_capabilities": ("experimental", dict),
     "strict_input_validation": ("lenient_arguments", lambda is_strict: not is_strict),
 }
-TOOL_OPTIONS = {
-    "name", "title", "description", "icons", "tags", "output_schema", "annotations", "meta", "task", "timeout",
-    "thread", "authorize", "transform",
-}  # fmt: skip
 REFUSED = {
     "request_state_security": "DOVETAIL_SECRET seals the state of all workers",
     "resource_security": "name the variables that are not screened, in unsafe= of a resource",
     "session_state_store": "values are in the state of the server: run(state=…)",
+    "route_maps": "OpenApi(…, only=, names=) chooses",
 }
-API_REFUSED = {"route_maps", "route_map_fn", "mcp_component_fn", "httpx_client_kwargs", "tags", "validate_output"}
+# Keywords of decorators:
+COMMON = {"name", "title", "description", "icons", "tags", "meta", "auth", "version"}
+KEYWORDS = {
+    "tool": COMMON | {"output_schema", "annotations", "task", "timeout", "app", "run_in_thread"},
+    "prompt": COMMON,
+    "resource": COMMON | {"mime_type", "annotations", "app"},
+}
+
+
+# ── components ──
+
+
+class Prompt(Component):
+    kind = "prompt"
+
+
+class Tool(Component):
+    kind = "tool"
+    transforms: tuple[ToolTransformConfig, ...] = ()  # from the inside out
+
+    @classmethod
+    def from_tool(
+        cls, tool: Any, *, name: str | None = None, transform_args: Mapping[str, ArgTransform] | None = None,
+        transform_fn: Callable[..., Any] | None = None, **options: Any,
+    ) -> "Tool":  # fmt: skip
+        """Another tool of the same function."""
+        if transform_fn is not None:
+            raise no_equal("Tool.from_tool(transform_fn=)", PAGE, "write a tool that calls the function")
+        base = component(tool, Tool, {})
+        made = cls(base.fn, base.name, **{**base.options, **options})
+        transform = ToolTransformConfig(name=name, arguments=transform_args or {})
+        made.transforms = (*getattr(base, "transforms", ()), transform)
+        return made
+
+
+def component(given: Any, kind: type[Component], options: Mapping[str, Any]) -> Any:
+    """What is added: a component, or a function with the options of its decorator."""
+    if isinstance(given, Component):
+        return given
+    kind, marked = getattr(given, MARK, (kind, {}))
+    return kind.from_function(given, **{**marked, **options})
+
+
+def _decorator(kind: type[Component], first: str) -> Callable[..., Any]:
+    """A standalone decorator: it marks a function for `add_tool`, `add_resource` and `add_prompt`."""
+
+    def decorate(given: Any = None, **options: Any) -> Any:
+        def mark(function: Any) -> Any:
+            named = {} if given is function or given is None else {first: given}
+            setattr(function, MARK, (kind, {**options, **named}))
+            return function
+
+        return mark(given) if callable(given) else mark
+
+    return decorate
+
+
+tool, prompt, resource = _decorator(Tool, "name"), _decorator(Prompt, "name"), _decorator(Resource, "uri")
+FunctionTool, FunctionPrompt, ResourceTemplate = Tool, Prompt, Resource
+
+
+# ── transforms: functions of the server ──
+
+
+def Namespace(prefix: str) -> Callable[["FastMCP"], None]:
+    def renamed(item: Any) -> Any:
+        if not hasattr(item, "uri"):
+            return changed(item, name=f"{prefix}_{item.name}")
+        uri = rename_uri(item.uri, prefix)
+        if not hasattr(item, "template"):
+            return changed(item, uri=uri)
+        return replace(changed(item, uri_template=uri), template=type(item.template)(uri, item.template.wholes))
+
+    return lambda server: server.transform_items(renamed)
+
+
+def ToolTransform(transforms: Mapping[str, ToolTransformConfig]) -> Callable[["FastMCP"], None]:
+    def change(item: Any) -> Any:
+        config = transforms.get(item.name) if isinstance(item, CompiledTool) else None
+        return item if config is None else transformed(item, config)
+
+    return lambda server: server.transform_items(change)
+
+
+def Visibility(enabled: bool, **chosen: Any) -> Callable[["FastMCP"], None]:
+    return lambda server: server.choose(enabled, chosen)
+
+
+def transformed(tool: CompiledTool, config: ToolTransformConfig) -> CompiledTool:
+    return registry.transforms.transform_tool(tool, config, f"the transform of {tool.name}")
+
+
+class Client(dovetail.Client):
+    """FastMCP's keywords and handlers of what Dovetail's client has."""
+
+    def __init__(
+        self, transport: Any, *, mode: str | None = None, elicitation_handler: Any = None, **options: Any
+    ) -> None:
+        async def elicit(request: dovetail.ElicitRequest) -> Any:
+            found = elicitation_handler(request.message, dict, request, None)
+            found = await found if inspect.isawaitable(found) else found
+            return found if isinstance(found, dovetail.ElicitResult | None) else to_jsonable(found)
+
+        if "sampling_handler" in options:
+            raise no_equal("Client(sampling_handler=)", PAGE, "dovetail.Client takes a function of one request")
+        check_keywords(options, ClientOptions.__annotations__, "Client", PAGE)
+        options |= {} if elicitation_handler is None else {"elicitation_handler": elicit}
+        options |= {"protocol_version": mode} if mode is not None and mode[:2] == "20" else {}
+        super().__init__(transport, **{name: each for name, each in options.items() if each is not None})
+
+
+# ── the server ──
 
 
 class FastMCP(Server):
     """FastMCP's server, with its defaults."""
 
     __getattr__ = lacking
+    if TYPE_CHECKING:  # decorators with FastMCP's keywords
+        tool: Any
+        prompt: Any
+        resource: Any
 
     def __init__(
         self, name: str | None = None, instructions: str | None = None, *, auth: Any = None,
@@ -80,14 +186,12 @@ class FastMCP(Server):
         tasks: bool | None = None, dereference_schemas: bool = True, **more: Any,
     ) -> None:  # fmt: skip
         del dereference_schemas
-        options: dict[str, Any] = {} if instructions is None else {"instructions": instructions}
-        for key, value in more.items():
-            if key in REFUSED and type(value).__name__ != "MemoryStore":
-                raise no_equal(f"FastMCP({key}=)", PAGE, REFUSED[key])
-            if key not in REFUSED and key not in OPTIONS:
-                raise TypeError(f"FastMCP() got an unexpected keyword argument {key!r}")
-            if key in OPTIONS and value is not None:
-                options[OPTIONS[key][0]] = OPTIONS[key][1](value)
+        if refused := [key for key in more if key in REFUSED and type(more[key]).__name__ != "MemoryStore"]:
+            raise no_equal(f"FastMCP({refused[0]}=)", PAGE, REFUSED[refused[0]])
+        check_keywords(more, OPTIONS.keys() | REFUSED, "FastMCP()", PAGE)
+        known = {key: value for key, value in more.items() if key in OPTIONS and value is not None}
+        options: Any = {OPTIONS[key][0]: OPTIONS[key][1](value) for key, value in known.items()}
+        options |= given(instructions=instructions)
         super().__init__(name or f"FastMCP-{secrets.token_hex(2)}", declare=DECLARED, **options)
 
         class OwnContext(Context):
@@ -113,101 +217,83 @@ class FastMCP(Server):
 
     # ── registration ──
 
-    def tool(self, given: Any = None, **options: Any) -> Any:
-        """Register a function as a tool; a decorator, or `tool(function, …)`."""
-        return self._register(Tool, given, options)
+    def add_tool(self, tool: Any, **options: Any) -> Tool:
+        found: Tool = component(tool, Tool, options)
+        own = self._options(found)
+        signature = inspect.signature(found.fn)
+        if own.pop("run_in_thread", True) is False and not inspect.iscoroutinefunction(found.fn):
+            own["thread"] = False
+        if not found.options.get("output_schema", True) or signature.return_annotation in (list, tuple):
+            own["output"] = "text"
+        function = found.fn
+        if "InputRequiredResult" in str(signature.return_annotation):
+            function = adapted(function)
+            returns = without_questions(inspect.signature(found.fn, eval_str=True).return_annotation)
+            function.__signature__ = signature.replace(return_annotation=returns)
+        title = found.name.replace("_", " ").replace("-", " ").title()
+        shown: Any = {"output": "both", "title": title, "task": self._tasks, **own}
+        lenient = self.engine.options.lenient_arguments
+        compiled = peer_tool(compile_tool(function, shown, injectable=dovetail.Context, lenient=lenient))
+        for each in found.transforms:
+            compiled = transformed(compiled, each)
+        self._add(self.engine.tools, compiled, found)
+        return found
 
-    def prompt(self, given: Any = None, **options: Any) -> Any:
-        return self._register(Prompt, given, options)
+    def add_prompt(self, prompt: Any, **options: Any) -> Component:
+        found: Component = component(prompt, Prompt, options)
+        own: Any = self._options(found)
+        compiled = registry.prompts.compile_prompt(adapted(found.fn), own, injectable=dovetail.Context)
+        self._add(self.engine.prompts, compiled, found)
+        return found
 
-    def resource(self, uri: str, **options: Any) -> Any:
-        if not isinstance(uri, str):
-            raise TypeError('@resource needs the URI: write @resource("scheme://path")')
-        return self._register(Resource, None, {**options, "uri": uri})
-
-    def _register(self, kind: type[Component], given: Any, options: Mapping[str, Any]) -> Any:
-        def register(function: Any) -> Any:
-            self.add_component(kind(function, **options))
-            return function
-
-        if isinstance(given, str):
-            options = {**options, "name": given}
-        return register(given) if callable(given) else register
-
-    def add_tool(self, tool: Any) -> Component:  # type: ignore[override]
-        return self.add_component(component(tool, Tool))
-
-    def add_prompt(self, prompt: Any) -> Component:  # type: ignore[override]
-        return self.add_component(component(prompt, Prompt))
-
-    def add_resource(self, resource: Any) -> Component:  # type: ignore[override]
-        return self.add_component(component(resource, Resource))
+    def add_resource(self, uri: Any, function: Any = None, **options: Any) -> Resource:
+        found: Resource = component(uri if function is None else function, Resource, {**options, "uri": uri})
+        own: Any = {"mime_type": UI_TYPE if found.uri.startswith("ui://") else "text/plain"}
+        own |= self._options(found)
+        if isinstance(hints := own.get("annotations"), Mapping):  # also hints of tools, which mean nothing here
+            own["annotations"] = {key: hints[key] for key in hints.keys() & {"audience", "priority", "lastModified"}}
+        function = adapted(found.fn, partial(contents, found.uri))
+        item = registry.resources.compile_resource(found.uri, function, own, injectable=dovetail.Context)
+        resources = self.engine.resources
+        is_template = isinstance(item, registry.resources.Template)
+        self._add(resources.templates if is_template else resources.direct, item, found)
+        return found
 
     add_template = add_resource
 
-    def add_component(self, given: Component) -> Component:
-        options = {key: value for key, value in given.options.items() if value is not None}
+    def _options(self, found: Component) -> dict[str, Any]:
+        """The options of a component by Dovetail's names."""
+        options = given(**{**found.options, "name": found.name})
+        check_keywords(options, KEYWORDS[found.kind], f"@{found.kind}", PAGE)
         checks, version, app = (options.pop(key, None) for key in ("auth", "version", "app"))
-        returned = inspect.signature(given.fn).return_annotation
-        if app is True or any("prefab_ui" in str(getattr(each, "__module__", "")) for each in members(returned)):
-            raise no_equal(f"{given.name}: a view of Prefab UI", PAGE, "views are HTML, see add_ui")
+        returns = inspect.signature(found.fn).return_annotation
+        if app is True or any("prefab_ui" in str(getattr(each, "__module__", "")) for each in members(returns)):
+            raise no_equal(f"{found.name}: a view of Prefab UI", PAGE, "views are HTML, see add_ui")
         if checks:
-            options["authorize"] = partial(self.may_use, checks, given)
-        meta = {"ui": app} if app else {}
-        meta |= {} if version is None else {"fastmcp": {"version": str(version)}}
-        if meta:
-            options["meta"] = {**(options.get("meta") or {}), **meta}
-        catalog, item = getattr(self, f"_compile_{given.kind}")(given, options)
+            options["authorize"] = partial(self.may_use, checks, found)
+        meta = given(ui=app or None, fastmcp=None if version is None else {"version": str(version)})
+        return {**options, "meta": {**(options.get("meta") or {}), **meta}} if meta else options
+
+    def _add(self, catalog: Catalog[Any], item: Any, found: Component) -> None:
         for change in self._changes:
             item = change(item)
-        known = catalog.find(_key(item), EVERYTHING)
-        if known is not None and version is not None:
-            raise no_equal(f"version={version!r} of {_key(item)}, which is there already", PAGE, "each has one version")
-        if known is not None and self.on_duplicate == "error":
-            raise ValueError(f"{catalog.noun} already exists: {_key(item)}")
-        if known is not None and self.on_duplicate != "ignore":
+        if catalog.find(_key(item), EVERYTHING) is not None:
+            if (version := found.options.get("version")) is not None:
+                raise no_equal(f"version={version!r} of {_key(item)}, which is there", PAGE, "each has one version")
+            if self.on_duplicate == "ignore":
+                return
+            if self.on_duplicate == "error":
+                raise ValueError(f"{catalog.noun} already exists: {_key(item)}")
             if self.on_duplicate == "warn":
                 log.warning("%s %s already exists; the new one takes its place", catalog.noun, _key(item))
             catalog.remove(_key(item))
-        if known is None or self.on_duplicate != "ignore":
-            self._add_item(catalog, item, qualified_name(given.fn))
-        return given
+        self._put(catalog, item, qualified_name(found.fn))
 
-    def _add_item(self, catalog: Catalog[Any], item: Any, where: str) -> None:
+    def _put(self, catalog: Catalog[Any], item: Any, where: str) -> None:
         if hasattr(item, "uri"):
             self.engine.resources.add(item, where=where)
         else:
             catalog.add(item.name, item, where=where)
-
-    def _compile_tool(self, given: Component, options: dict[str, Any]) -> tuple[Catalog[Any], Any]:
-        if options.pop("run_in_thread", True) is False and not inspect.iscoroutinefunction(given.fn):
-            options["thread"] = False
-        if others := options.keys() - TOOL_OPTIONS:
-            raise TypeError(f"@tool got unexpected keyword arguments: {', '.join(sorted(others))}")
-        returns = inspect.signature(given.fn).return_annotation
-        if ("output_schema" in given.options and not given.options["output_schema"]) or returns in (list, tuple):
-            options["output"] = "text"
-        if task := options.pop("task", self._tasks):
-            options["task"] = task
-        shown = {"output": "both", "title": given.name.replace("_", " ").replace("-", " ").title()}
-        lenient: Any = {"injectable": dovetail.Context, "lenient": self.engine.options.lenient_arguments}
-        tool = compile_tool(asking_function(given.fn), {**shown, **options}, **lenient)  # type: ignore[typeddict-item]
-        return self.engine.tools, peer_tool(tool)
-
-    def _compile_prompt(self, given: Component, options: dict[str, Any]) -> tuple[Catalog[Any], Any]:
-        compiled = registry.prompts.compile_prompt(asking_function(given.fn), options, injectable=dovetail.Context)  # type: ignore[arg-type]
-        return self.engine.prompts, compiled
-
-    def _compile_resource(self, given: Resource, options: dict[str, Any]) -> tuple[Catalog[Any], Any]:
-        if isinstance(hints := options.get("annotations"), Mapping):  # also hints of tools, which mean nothing here
-            kept = hints.keys() & {"audience", "priority", "lastModified"}
-            options["annotations"] = {key: hints[key] for key in kept}
-        shown = {"mime_type": UI_TYPE if given.uri.startswith("ui://") else "text/plain"}
-        options = {**shown, "description": given.description, **options}
-        function = resource_function(given.fn)
-        item = registry.resources.compile_resource(given.uri, function, options, injectable=dovetail.Context)  # type: ignore[arg-type]
-        resources = self.engine.resources
-        return resources.templates if isinstance(item, registry.resources.Template) else resources.direct, item
 
     @property
     def trusts_caller(self) -> bool:
@@ -215,13 +301,13 @@ class FastMCP(Server):
         root: FastMCP = getattr(self.engine.root.context_class, "fastmcp", self)
         return root._is_on_stdio
 
-    async def may_use(self, checks: Any, given: Any, principal: Any) -> bool:
+    async def may_use(self, checks: Any, found: Any, principal: Any) -> bool:
         """Whether the checks let a caller use a component."""
         if principal is None and self.trusts_caller:
             return True
         token = None if principal is None else AccessToken.from_principal(principal)
         auth = compat.fastmcp_auth
-        return await auth.run_auth_checks(checks, auth.AuthContext(token, given))
+        return await auth.run_auth_checks(checks, auth.AuthContext(token, found))
 
     # ── changes of what is registered ──
 
@@ -237,39 +323,35 @@ class FastMCP(Server):
             for item in catalog.registered.items:
                 if (new := change(item)) is not item:
                     catalog.remove(_key(item))
-                    self._add_item(catalog, new, "add_transform")
+                    self._put(catalog, new, "add_transform")
 
-    def add_transform(self, transform: Any) -> None:
-        if isinstance(transform, Visibility):
-            self._set_visibility(choice(transform.enabled, transform.chosen))
-        elif self.engine.mounts is not None:
+    def transform_items(self, change: Callable[[Any], Any]) -> None:
+        if self.engine.mounts is not None:
             raise no_equal("add_transform beside mounted servers", PAGE, "mount(…, transforms=) changes their tools")
-        else:
-            self.change_items(transform.apply)
+        self.change_items(change)
+
+    def add_transform(self, transform: Callable[["FastMCP"], None]) -> None:
+        transform(self)
 
     def disable(self, **chosen: Any) -> None:
-        self._set_visibility(choice(False, chosen))
+        self.choose(False, chosen)
 
     def enable(self, *, only: bool = False, **chosen: Any) -> None:
-        self._set_visibility(choice(True, chosen, only))
+        self.choose(True, chosen, only)
 
-    def _set_visibility(self, rules: Sequence[VisibilityRule]) -> None:
+    def choose(self, enabled: bool, chosen: Mapping[str, Any], only: bool = False) -> None:
+        """Enable or disable; unlike Dovetail's own methods also where nothing has these names or tags."""
+        known = fitting(chosen)
+        tags, names = (texts(known.get(each, ()), f"{each} of enable, disable") for each in ("tags", "names"))
+        rules = (*([VisibilityRule(False)] if only else ()), VisibilityRule(enabled, tags, names))
         for catalog in self._catalogs:
-            catalog.set_visibility(tuple(rules))
+            catalog.set_visibility(rules)
 
-    def completion(self, handler: Any = None) -> Any:  # type: ignore[override]
+    def completion(self, handler: Any = None) -> Any:
         """Register the function that completes all arguments; it gets models of mcp_types."""
         if handler is None:
             return self.completion
-
-        async def complete(ref: Any, argument: Any, context: Any) -> Any:
-            import mcp_types
-
-            kind = mcp_types.PromptReference if ref.type == "ref/prompt" else mcp_types.ResourceTemplateReference
-            found = handler(kind.model_validate(msgspec.to_builtins(ref)), argument, context)
-            return (await found if inspect.isawaitable(found) else found) or []
-
-        super().completion(complete)
+        super().completion(shared.completer(handler))
         return handler
 
     def add_middleware(self, middleware: Any) -> None:
@@ -281,11 +363,12 @@ class FastMCP(Server):
 
     # ── other servers ──
 
-    def mount(  # type: ignore[override]
+    def mount(
         self, server: Any, namespace: str | None = None, tool_names: Mapping[str, str] | None = None, *,
-        prefix: str | None = None, transforms: Mapping[str, Any] | None = None,
+        prefix: str | None = None, transforms: Mapping[str, Any] | None = None, **more: Any,
     ) -> None:  # fmt: skip
-        renames = {own: registry.transforms.ToolTransform(name=name) for own, name in (tool_names or {}).items()}
+        check_keywords(more, (), "mount()", PAGE)
+        renames = {own: ToolTransformConfig(name=name) for own, name in (tool_names or {}).items()}
         super().mount(server, namespace or prefix or None, transforms={**renames, **(transforms or {})})
         for path, route in getattr(server, "_routes", {}).items():
             self._routes.setdefault(path, route)
@@ -297,57 +380,44 @@ class FastMCP(Server):
 
     @classmethod
     def from_openapi(
-        cls, openapi_spec: Mapping[str, Any], client: Any = None, name: str = "OpenAPI Server", **settings: Any
-    ) -> "FastMCP":
+        cls, openapi_spec: Mapping[str, Any], client: Any = None, name: str = "OpenAPI Server",
+        mcp_names: Mapping[str, str] | None = None, **settings: Any,
+    ) -> "FastMCP":  # fmt: skip
         """The operations as tools; of the client its base URL, and a bearer token among its headers."""
-        options: dict[str, Any] = {}
+        server, options = cls(name, **settings), given(names=mcp_names)
         if client is not None:
             token = client.headers.get("authorization", "").removeprefix("Bearer ")
-            options = {"base_url": str(client.base_url) or None, "auth": token or None}
-        return cls._of_api(partial(dovetail.OpenApi, openapi_spec, **options), name, settings)
-
-    @classmethod
-    def from_fastapi(cls, app: Any, name: str | None = None, **settings: Any) -> "FastMCP":
-        return cls._of_api(partial(dovetail.OpenApi.from_app, app), name or app.title, settings)
-
-    @classmethod
-    def _of_api(cls, make: Callable[..., Server], name: str, settings: dict[str, Any]) -> "FastMCP":
-        if refused := sorted(settings.keys() & API_REFUSED):
-            raise no_equal(f"{', '.join(refused)}= of an API", PAGE, "OpenApi(…, only=, names=) chooses")
-        options = {"names": names} if (names := settings.pop("mcp_names", None)) else {}
-        server = cls(name, **settings)
-        server.mount(make(**options))
+            options |= given(base_url=str(client.base_url) or None, auth=token or None)
+        server.mount(dovetail.OpenApi(openapi_spec, **options))
         return server
+
+    @classmethod
+    def from_fastapi(
+        cls, app: Any, name: str | None = None, mcp_names: Mapping[str, str] | None = None, **settings: Any
+    ) -> "FastMCP":
+        server = cls(name or app.title, **settings)
+        server.mount(dovetail.OpenApi.from_app(app, **given(names=mcp_names)))
+        return server
+
+    @classmethod
+    def as_proxy(cls, *_: Any, **__: Any) -> Any:
+        raise no_equal("FastMCP.as_proxy", PAGE, "write create_proxy(…)")
 
     # ── serving ──
 
-    def run(self, transport: Any = None, show_banner: bool | None = None, **options: Any) -> None:
-        del show_banner
+    def run(self, transport: Any = None, **options: Any) -> None:
         super().run(transport or "stdio", **self._run_options(transport, options))
 
-    async def run_async(self, transport: Any = None, show_banner: bool | None = None, **options: Any) -> None:
-        del show_banner
+    async def run_async(self, transport: Any = None, **options: Any) -> None:
         await super().run_async(transport or "stdio", **self._run_options(transport, options))
 
     def _run_options(self, transport: str | None, options: dict[str, Any]) -> Any:
         if (level := options.pop("log_level", None)) is not None:
             logging.getLogger().setLevel(str(level).upper())
-        if transport in (None, "stdio"):
-            self._is_on_stdio = True
-            return {key: value for key, value in options.items() if key == "state"}
         if options.pop("middleware", None):
             raise no_equal("run(middleware=)", PAGE, "serve http_app(middleware=…) with a server of its own")
-        return self._http(options)
-
-    def _http(self, given: dict[str, Any]) -> Any:
-        """The peer's keywords as Dovetail's; JSON or a stream is the client's choice, and events are always stored."""
-        renamed = {"stateless_http": "stateless", "session_idle_timeout": "session_timeout"}
-        without_effect = ("json_response", "event_store", "retry_interval", "uvicorn_config", "host_origin_protection")
-        if given.get("host_origin_protection") is False:
-            reason = "allowed_hosts= and allowed_origins= name who may call"
-            raise no_equal("host_origin_protection=False", PAGE, reason)
-        known = {key: value for key, value in given.items() if value is not None and key not in without_effect}
-        return {renamed.get(key, key): value for key, value in known.items()}
+        self._is_on_stdio = transport in (None, "stdio")
+        return given(state=options.get("state")) if self._is_on_stdio else _http(options)
 
     def http_options(self, given: Any, *, running: bool = False) -> Any:
         """Dovetail's; from here on the path of the endpoint is known, and so what auth= means."""
@@ -359,7 +429,7 @@ class FastMCP(Server):
     def http_app(self, path: str | None = None, middleware: Any = None, transport: str = "http", **options: Any) -> Any:
         """The ASGI app, inside of Starlette's middleware."""
         del transport
-        app: Any = self.asgi(**self._http({"path": path, **options}))
+        app: Any = self.asgi(**_http({"path": path, **options}))
         lifespan = app.lifespan
         for each in reversed(middleware or ()):
             app = each.cls(app, *each.args, **each.kwargs)
@@ -393,26 +463,10 @@ def _key(item: Any) -> str:
     return str(item.uri if hasattr(item, "uri") else item.name)
 
 
-def TasksExtension(*_: Any, **__: Any) -> None:
-    """Nothing: tasks and stored events are parts of Dovetail."""
-
-
-EventStore = TasksExtension
-
-
-def TaskConfig(mode: str = "optional", poll_interval: Any = None) -> Any:
-    seconds = getattr(poll_interval, "total_seconds", lambda: poll_interval)()
-    options: dict[str, Any] = given_options(mode=mode, poll_interval=seconds)
-    return mode != "forbidden" and dovetail.TaskConfig(**options)
-
-
-def AppConfig(**fields: Any) -> dict[str, Any]:
-    """Settings of a view, in the words of the protocol."""
-    words = {name: name.split("_") for name, value in fields.items() if value is not None}
-    return {first + "".join(map(str.title, rest)): fields[name] for name, (first, *rest) in words.items()}
-
-
-ResourceCSP = ResourcePermissions = AppConfig
+def _http(options: Mapping[str, Any]) -> Any:
+    if options.get("host_origin_protection") is False:
+        raise no_equal("host_origin_protection=False", PAGE, "allowed_hosts= and allowed_origins= name who may call")
+    return {key: each for key, each in shared.http_options(options).items() if key != "host_origin_protection"}
 
 
 def create_proxy(target: Any, *, mode: str | None = None, name: str | None = None, **settings: Any) -> FastMCP:
@@ -426,6 +480,40 @@ def create_proxy(target: Any, *, mode: str | None = None, name: str | None = Non
     for each in parts:
         server.mount(each)
     return server
+
+
+def NpxStdioTransport(package: str, args: Sequence[str] | None = None, **more: Any) -> list[str]:
+    """The command that runs a package of npm."""
+    check_keywords(more, (), "NpxStdioTransport", PAGE)
+    return ["npx", "--prefer-offline", package, *(args or ())]
+
+
+def UvxStdioTransport(tool_name: str, tool_args: Sequence[str] | None = None, **more: Any) -> list[str]:
+    """The command that runs a tool of PyPI."""
+    check_keywords(more, (), "UvxStdioTransport", PAGE)
+    return ["uvx", tool_name, *(tool_args or ())]
+
+
+# ── names ──
+
+
+def TasksExtension(*_: Any, **__: Any) -> None:
+    """Nothing: tasks and stored events are parts of Dovetail."""
+
+
+EventStore = TasksExtension
+
+
+def TaskConfig(mode: str = "optional", poll_interval: Any = None) -> Any:
+    seconds = getattr(poll_interval, "total_seconds", lambda: poll_interval)()
+    options: Any = given(mode=mode, poll_interval=seconds)
+    return mode != "forbidden" and dovetail.TaskConfig(**options)
+
+
+def AppConfig(**fields: Any) -> dict[str, Any]:
+    """Settings of a view, in the words of the protocol."""
+    words = {name: name.split("_") for name, value in fields.items() if value is not None}
+    return {first + "".join(map(str.title, rest)): fields[name] for name, (first, *rest) in words.items()}
 
 
 def get_tracer(version: str | None = None) -> Any:
@@ -452,54 +540,20 @@ class Lifespan:
         return Lifespan(*self._functions, other)
 
 
+ResourceCSP = ResourcePermissions = AppConfig
 lifespan = ContextManagerLifespan = combine_lifespans = Lifespan
-
-
 settings = SimpleNamespace(log_level="INFO", host="127.0.0.1", port=8000, mask_error_details=True)
-
-# ── names ──
-
-WORDS = """
-aggregate anthropic app approval apps auth auth0 authorization aws azure base bearer bm25 bulk_tool_caller caching
-catalog choice claude_provider clerk client client_credentials code_mode completions component_manager components
-context contrib debug decorators dependencies dereference descope directory_provider discord elicitation
-error_handling event_store example exceptions experimental extension extensions fastmcp_provider file_upload
-filesystem form function_parsing function_prompt function_resource function_tool generative github google google_genai
-group handlers http huggingface identity_assertion in_memory inspect introspection json_schema jwt jwt_issuer keycloak
-lifespan local_provider logging low_level mcp_config mcp_mixin mcp_server_config memory messages middleware mime
-mixins models namespace oauth oauth_proxy oci oidc_proxy openai openapi ping progress prompt prompts prompts_as_tools
-propelauth provider providers proxy rate_limiting redirect_validation regex resource resources resources_as_tools
-response_limiting roots sampling scalekit search security server sessions skill_provider skills sse ssrf
-stdio supabase tasks telemetry template tests timeout timing token_cache tool tool_injection tool_transform tools
-transforms transports types utilities v1 vendor_providers version_filter versions visibility workos
-"""
-MODULES = frozenset(WORDS.split())
 FastMCPError = ResourceError = PromptError = ValidationError = dovetail.ToolError
 AuthorizationError = InsufficientScopeError = dovetail.ToolError
 NotFoundError = dovetail.NotFound
-MISSING = """
-DebugTokenVerifier IntrospectionTokenVerifier AzureJWTVerifier: see Introspection and Jwt
-TextResource BinaryResource FileResource DirectoryResource HttpResource: see add_file, or write a function
-ResourceSecurity: see unsafe= of a resource
-NpxStdioTransport UvxStdioTransport: write the command as a list
-require_roles: write a check of the claims
-RetryMiddleware ToolInjectionMiddleware DetailedTimingMiddleware: write a Middleware
-Progress: see ctx.report_progress
-FastMCPApp Approval Choice FileUpload FormInput GenerativeUI: views are HTML, see add_ui
-CodeMode GetSchemas GetTags Search MontySandboxProvider BM25SearchTransform RegexSearchTransform: see tool_search=
-PromptsAsTools ResourcesAsTools: clients have methods for these
-VersionFilter VersionSpec: a component has one version
-ServerExtension SkillsExtension: see Extension
-SessionId SessionProvider UserSession get_session: see ctx.state, and Handle for callers who are unknown
-Provider LocalProvider FastMCPProvider FileSystemProvider ProxyProvider ProxyClient: mount a server or a Proxy
-CallArgument: a dependency takes other dependencies, and the Context
-CurrentDocket CurrentWorker: tasks run in the server's own workers
-OAuthProvider InMemoryOAuthProvider: see AuthServer
-EntraOBOToken: `await ctx.upstream_token()` is the user's token
-SkillsDirectoryProvider SkillProvider ClaudeSkillsProvider: see add_skills
-forward forward_raw: write a tool that calls the function
+# What a program may import as a module, by `from fastmcp.server import auth`:
+WORDS = """
+apps auth caching client completions context contrib decorators dependencies elicitation event_store exceptions
+experimental extensions http jwt logging low_level mcp_config middleware openapi prompts providers proxy resources
+sampling server sessions tasks telemetry timing tool_transform tools transforms transports types utilities
 """
-_PARTS = ("fastmcp_components", "fastmcp_context", "shared", "fastmcp_auth")
+MODULES = frozenset(WORDS.split())
+_PARTS = ("fastmcp_context", "shared", "fastmcp_auth")
 
 
 def __getattr__(name: str) -> Any:
@@ -510,6 +564,4 @@ def __getattr__(name: str) -> Any:
         return getattr(dovetail, name)
     if name.startswith("__"):
         raise AttributeError(name)
-    lines = (line.partition(": ") for line in MISSING.splitlines())
-    instead = next((fix for names, _, fix in lines if name in names.split()), "")
-    raise no_equal(f"fastmcp's {name}", PAGE, instead)
+    raise no_equal(f"fastmcp's {name}", PAGE)

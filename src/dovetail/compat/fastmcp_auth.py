@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from dovetail.auth import Auth, Jwt
-from dovetail.authserver import AuthServer, Provider, SignIn
+from dovetail.auth import Auth, Introspection, Jwt
+from dovetail.authserver import AuthServer, Provider, SignIn, providers
 from dovetail.compat import no_equal
 from dovetail.compat.fastmcp_context import PAGE, lacking
 from dovetail.compat.shared import AccessToken, PeerVerifier
@@ -28,10 +28,6 @@ class AuthContext:
     token: AccessToken | None
     component: Any
 
-    @property
-    def tool(self) -> Any:
-        return self.component if getattr(self.component, "kind", "") == "tool" else None
-
 
 AuthCheck = Callable[[AuthContext], bool | Awaitable[bool]]
 
@@ -43,6 +39,16 @@ def require_scopes(*scopes: str) -> AuthCheck:
 def restrict_tag(tag: str, *, scopes: Sequence[str]) -> AuthCheck:
     """A check that concerns only what has the tag."""
     return lambda ctx: tag not in ctx.component.tags or require_scopes(*scopes)(ctx)
+
+
+def require_roles(*roles: str, extract: Callable[[Mapping[str, Any]], Any]) -> AuthCheck:
+    """A check of roles, which `extract` finds in the claims."""
+
+    def check(ctx: AuthContext) -> bool:
+        found = () if ctx.token is None else extract(ctx.token.claims)
+        return ctx.token is not None and set(roles) <= {*([found] if isinstance(found, str) else found)}
+
+    return check
 
 
 async def run_auth_checks(checks: AuthCheck | Sequence[AuthCheck], ctx: AuthContext) -> bool:
@@ -140,6 +146,23 @@ class StaticTokenVerifier(TokenVerifier):
         return None if known is None else AccessToken(**given, subject=known.get("sub"), claims=known)
 
 
+class IntrospectionTokenVerifier(TokenVerifier):
+    """Becomes an `Introspection`: the issuer is asked about tokens."""
+
+    def __init__(
+        self, *, introspection_url: str, client_id: str, client_secret: Any, audience: Any = None,
+        cache_ttl_seconds: float | None = None, required_scopes: Scopes = None, base_url: Any = None, **others: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(base_url, required_scopes)
+        secret = getattr(client_secret, "get_secret_value", lambda: client_secret)()
+        options = {"audience": audience, "cache_seconds": cache_ttl_seconds or 0}
+        self._native = Introspection(introspection_url, client_id=client_id, client_secret=secret, **options)
+        _check_others(others, type(self).__name__)
+
+    def verifiers(self, path: str) -> list[Any]:  # noqa: ARG002
+        return [self._native]
+
+
 class RemoteAuthProvider(AuthProvider):
     """Tokens of an authorization server elsewhere, which clients are sent to."""
 
@@ -157,40 +180,31 @@ class RemoteAuthProvider(AuthProvider):
         return self._verifier.verifiers(path)
 
 
-class _Issuer(RemoteAuthProvider):
-    """An issuer with which clients register themselves; its places are templates of the constructor's keywords."""
+def _issuer(issuer: str, keys: str, audience: str = "", listed: str = "{issuer}") -> Callable[..., RemoteAuthProvider]:
+    """A provider with which clients register themselves; its places are templates of the keywords.
 
-    issuer, keys, audience, listed = "", "", "", "{issuer}"
+    Without `audience` tokens are for the endpoint. `listed`: what clients are sent to.
+    """
 
-    def __init__(
-        self, *, base_url: Any, required_scopes: Scopes = None, audience: Any = None, token_verifier: Any = None,
-        **given: Any,
-    ) -> None:  # fmt: skip
-        options = {name: given.pop(name) for name in ("scopes_supported", "resource_documentation") if name in given}
-        places = {name: str(value).rstrip("/") for name, value in given.items()}
-        places["issuer"] = issuer = self.issuer.format(**places)
+    def provider(*, base_url: Any, token_verifier: Any = None, **own: Any) -> RemoteAuthProvider:
+        options = {name: own.pop(name) for name in ("scopes_supported", "resource_documentation") if name in own}
+        places = {name: str(value).rstrip("/") for name, value in own.items()}
+        places["issuer"] = issuer.format(**places)
         verifier = token_verifier or _EndpointVerifier(
-            issuer=issuer, jwks_uri=self.keys.format(**places), audience=audience or self.audience.format(**places),
-            required_scopes=required_scopes, algorithm=given.get("algorithm"), base_url=base_url,
+            issuer=places["issuer"], jwks_uri=keys.format(**places), algorithm=own.get("algorithm"), base_url=base_url,
+            audience=own.get("audience") or audience.format(**places), required_scopes=own.get("required_scopes"),
         )  # fmt: skip
-        super().__init__(verifier, [self.listed.format(**places)], base_url, **options)
+        return RemoteAuthProvider(verifier, [listed.format(**places)], base_url, **options)
+
+    return provider
 
 
-class KeycloakAuthProvider(_Issuer):
-    issuer, keys = "{realm_url}", "{issuer}/protocol/openid-connect/certs"
-
-
-class AuthKitProvider(_Issuer):
-    issuer, keys = "{authkit_domain}", "{issuer}/oauth2/jwks"
-
-
-class ScalekitProvider(_Issuer):
-    issuer, keys, audience = "{environment_url}", "{issuer}/keys", "{resource_id}"
-    listed = "{environment_url}/resources/{resource_id}"
-
-
-class SupabaseProvider(_Issuer):
-    issuer, keys, audience = "{project_url}/auth/v1", "{issuer}/.well-known/jwks.json", "authenticated"
+KeycloakAuthProvider = _issuer("{realm_url}", "{issuer}/protocol/openid-connect/certs")
+AuthKitProvider = _issuer("{authkit_domain}", "{issuer}/oauth2/jwks")
+ScalekitProvider = _issuer(
+    "{environment_url}", "{issuer}/keys", "{resource_id}", "{environment_url}/resources/{resource_id}"
+)
+SupabaseProvider = _issuer("{project_url}/auth/v1", "{issuer}/.well-known/jwks.json", "authenticated")
 
 
 class MultiAuth(AuthProvider):
@@ -234,11 +248,10 @@ def _check_others(others: Mapping[str, Any], where: str) -> None:
         log.warning('%s(%s=) has no effect; see the page "%s" of the docs', where, name, PAGE)
 
 
-class SignInProvider(AuthProvider):
+class OIDCProxy(AuthProvider):
     """`AuthServer(sign_in=)`: users get those scopes of the server that the identity provider has granted for them."""
 
-    native: Callable[..., SignIn] | None = None
-    issuer = ""  # of others, which speak OpenID Connect: a template of the keywords
+    row: Provider | str = "{config_url}"  # a row of ours, or the template of an issuer that speaks OpenID Connect
 
     def __init__(
         self, *, client_id: str, client_secret: str | None = None, base_url: Any, required_scopes: Scopes = None,
@@ -258,9 +271,9 @@ class SignInProvider(AuthProvider):
         return [AuthServer(str(self.base_url), resource=f"{self.base_url}{path}", sign_in=sign_in, scopes=scopes)]
 
     def sign_in(self, *credentials: str, **options: Any) -> SignIn:
-        if self.native is not None:
-            return self.native(*credentials, **options)
-        place = self.issuer.format(**{"aws_region": "eu-central-1", **self.own})
+        if isinstance(self.row, Provider):
+            return SignIn(self.row, *credentials, **options)
+        place = self.row.format(**{"aws_region": "eu-central-1", **self.own})
         issuer = place.removesuffix("/.well-known/openid-configuration").rstrip("/")
         host, issuers = urlsplit(issuer).netloc, (issuer, f"{issuer}/")  # some end in a slash
         parameters = {"audience": self.own["audience"]} if self.own.get("audience") else {}
@@ -276,19 +289,21 @@ class SignInProvider(AuthProvider):
         return [each for each in self.scopes_supported if granted & {each, self._upstream(each)}]
 
 
-class GitHubProvider(SignInProvider):
-    native = SignIn.github
+PROVIDERS = {
+    "GitHubProvider": providers.GITHUB,
+    "GoogleProvider": providers.GOOGLE,
+    "DiscordProvider": providers.DISCORD,
+    "Auth0Provider": "{config_url}",
+    "OCIProvider": "{config_url}",
+    "WorkOSProvider": "{authkit_domain}",
+    "AWSCognitoProvider": "https://cognito-idp.{aws_region}.amazonaws.com/{user_pool_id}",
+    "ClerkProvider": "https://{domain}",
+    "HuggingFaceProvider": "https://huggingface.co",
+}
+globals().update({name: type(name, (OIDCProxy,), {"row": row}) for name, row in PROVIDERS.items()})
 
 
-class GoogleProvider(SignInProvider):
-    native = SignIn.google
-
-
-class DiscordProvider(SignInProvider):
-    native = SignIn.discord
-
-
-class AzureProvider(SignInProvider):
+class AzureProvider(OIDCProxy):
     def sign_in(self, *credentials: str, **options: Any) -> SignIn:
         cloud = self.own.get("base_authority", "login.microsoftonline.com")
         return SignIn.entra(*credentials, tenant=self.own["tenant_id"], cloud=cloud, **options)
@@ -298,31 +313,8 @@ class AzureProvider(SignInProvider):
         return scope if is_whole else f"{self.own.get('identifier_uri') or f'api://{self.credentials[0]}'}/{scope}"
 
     @classmethod
-    def from_b2c(cls, **_: Any) -> "AzureProvider":
+    def from_b2c(cls, **_: Any) -> Any:
         raise no_equal("AzureProvider.from_b2c", PAGE, "SignIn.oidc(issuer, client_id, client_secret) may do")
-
-
-class OIDCProxy(SignInProvider):
-    issuer = "{config_url}"
-
-
-class WorkOSProvider(SignInProvider):
-    issuer = "{authkit_domain}"
-
-
-class AWSCognitoProvider(SignInProvider):
-    issuer = "https://cognito-idp.{aws_region}.amazonaws.com/{user_pool_id}"
-
-
-class ClerkProvider(SignInProvider):
-    issuer = "https://{domain}"
-
-
-class HuggingFaceProvider(SignInProvider):
-    issuer = "https://huggingface.co"
-
-
-Auth0Provider = OCIProvider = OIDCProxy
 
 
 class OAuthProxy(OIDCProxy):

@@ -1,7 +1,6 @@
 """FastMCP's Context, what its dependencies inject, its client, and its middleware."""
 
 import copy
-import dataclasses
 import inspect
 import json
 import logging
@@ -12,25 +11,28 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 import dovetail
 from dovetail import ProtocolError, Request, compat
 from dovetail.compat import no_equal
-from dovetail.compat.shared import AccessToken, get_access_token, outcome
+from dovetail.compat.shared import AccessToken, check_keywords, get_access_token, given, outcome
 from dovetail.engine.context import request_of
 from dovetail.engine.current_context import get_context as native_context
-from dovetail.engine.hooks import BY_METHOD
+from dovetail.engine.hooks import BY_METHOD, chain
 from dovetail.errors import INVALID_PARAMS
+from dovetail.protocol import results, types
 from dovetail.protocol.jsonrpc import encode
-from dovetail.protocol.results import ListResult, ToolResult
-from dovetail.protocol.types import ResourceContents, Text, tags_of
 from dovetail.registry.dependencies import Marker
 from dovetail.registry.registration import Caching, parse_rates
-from dovetail.schema.encode import to_jsonable
+from dovetail.registry.tools import Tool, shape_unstructured
+from dovetail.schema.encode import encode_json, to_jsonable
 
+T = TypeVar("T")
 PAGE = "From FastMCP"
 CREDENTIALS = {"authorization", "cookie", "proxy-authorization"}
 NOT_PASSED_ON = CREDENTIALS | {
@@ -45,27 +47,117 @@ def lacking(self: Any, name: str) -> Any:
     raise AttributeError(f'{type(self).__name__}.{name} has no equal in Dovetail; see the page "{PAGE}" of its docs')
 
 
+# ── what functions return ──
+
+
+class Message:
+    """A message of a prompt: `Message(content, role="user")`."""
+
+    def __new__(cls, content: Any, role: types.Role = "user") -> Any:
+        return types.Message(role, content if isinstance(content, str) else blocks(content)[0])
+
+
+class PromptResult:
+    def __new__(cls, messages: Any, description: str | None = None, meta: Any = None) -> Any:
+        listed = messages if isinstance(messages, list | tuple) else [messages]
+        made = [each if isinstance(each, types.Message) else Message(each) for each in listed]
+        return results.PromptResult(messages=made, description=description, meta=meta)
+
+
+class _ResultType(type(results.ToolResult)):  # type: ignore[misc]  # its metaclass
+    """Makes the peer's arguments those of our own ToolResult; content may be a value of any kind."""
+
+    def __call__(
+        cls, content: Any = None, structured_content: Any = None, meta: Any = None, is_error: bool = False
+    ) -> Any:
+        if content is None and structured_content is None:
+            raise ValueError("Either content or structured_content must be provided")
+        plain = UNSET if structured_content is None else to_jsonable(structured_content)
+        shown = blocks(plain if content is None else content)
+        return super().__call__(content=shown, structured=plain, meta=meta, is_error=is_error)
+
+
+class ToolResult(results.ToolResult, metaclass=_ResultType, frozen=True):
+    """The whole result of a tool."""
+
+
 class ResourceContent:
-    """The contents of a resource, without their URI."""
+    """Contents of a resource, whose URI is the one that is read; JSON for what is neither text nor bytes."""
 
-    def __init__(self, content: Any, mime_type: str | None = None, meta: Mapping[str, Any] | None = None) -> None:
+    def __new__(cls, content: Any, mime_type: str | None = None, meta: Any = None) -> Any:
         known: Any = {str: "text/plain", bytes: "application/octet-stream"}
-        guessed = known.get(type(content), "application/json")
-        self.content: Any = content if isinstance(content, str | bytes) else msgspec.json.encode(content).decode()
-        self.mime_type, self.meta = mime_type or guessed, None if meta is None else dict(meta)
-
-    def at(self, uri: str) -> ResourceContents:
-        part = {"blob" if isinstance(self.content, bytes) else "text": self.content}
-        return ResourceContents(uri, self.mime_type, meta=self.meta, **part)
+        mime_type = mime_type or known.get(type(content), "application/json")
+        if isinstance(content, bytes):
+            return types.ResourceContents("", mime_type, blob=content, meta=meta)
+        return types.ResourceContents("", mime_type, content if isinstance(content, str) else text(content), meta=meta)
 
 
 class ResourceResult:
-    """What a resource function may return, and what reading one gives."""
+    """What a resource function may return."""
 
-    def __init__(self, contents: Any, meta: Mapping[str, Any] | None = None) -> None:
+    def __new__(cls, contents: Any, meta: Any = None) -> Any:  # noqa: ARG004
         listed = contents if isinstance(contents, list) else [contents]
-        self.contents = [each if isinstance(each, ResourceContent) else ResourceContent(each) for each in listed]
-        self.meta = meta
+        return [each if isinstance(each, types.ResourceContents) else ResourceContent(each) for each in listed]
+
+
+def contents(uri: str, value: Any) -> Any:
+    """What the function of a resource has returned as ours: other values are JSON text, of the resource's own type."""
+    listed = value if isinstance(value, list) else [value]
+    if any(isinstance(each, types.ResourceContents) for each in listed):
+        _, context = request_of(native_context())
+        uri = getattr(context.request.params, "uri", uri)
+        return [replace(each, uri=each.uri or uri) for each in listed]
+    return value if isinstance(value, str | bytes) or is_content(value) else text(value)
+
+
+def text(value: Any) -> str:
+    return encode_json(value).decode()
+
+
+def is_content(value: Any) -> bool:
+    """Whether a value is content, a list with content, or a result of mcp_types."""
+    if isinstance(value, list | tuple):
+        return any(map(is_content, value))
+    return isinstance(value, types.CONTENT_TYPES) or type(value).__module__.startswith("mcp_types")
+
+
+def blocks(value: Any) -> tuple[types.Content, ...]:
+    """Content for a value: none for None, JSON for what is neither text nor content."""
+    if value is None or value == []:
+        return ()
+    if isinstance(value, bytes):
+        return (types.Text(value.decode(errors="replace")),)
+    if isinstance(value, Mapping):  # also one that looks like a result
+        return (types.Text(text(value)),)
+    return tuple(shape_unstructured(value).content)
+
+
+def peer_tool(tool: Tool) -> Tool:
+    """The tool with FastMCP's results: {"result": value} in every revision, and values that do not fit as they are."""
+    schema = tool.output_schema or {"type": "object"}
+    if wraps := schema.get("type") != "object" and "properties" not in schema:
+        inner = {key: each for key, each in schema.items() if key != "$defs"}
+        whole: dict[str, Any] = {"type": "object", "properties": {"result": inner}, "required": ["result"]}
+        whole |= {"x-fastmcp-wrap-result": True, **given(**{"$defs": schema.get("$defs")})}
+        tool = changed(tool, output_schema=whole, meta={**(tool.definition.meta or {}), types.WRAPPED_KEY: True})
+
+    def to_result(value: Any) -> results.ToolResult:
+        if isinstance(value, results.ToolResult) or is_content(value):
+            return shape_unstructured(value)
+        plain = UNSET if isinstance(value, bytes) else to_jsonable(value)
+        structured = {"result": plain} if wraps else plain if isinstance(plain, dict) else UNSET
+        return results.ToolResult(content=blocks(value), structured=structured, text_copy=False)
+
+    return replace(tool, to_result=to_result)
+
+
+def changed(item: Any, **fields: Any) -> Any:
+    """An item with another definition."""
+    label = {"label": f"tool {fields['name']}"} if isinstance(item, Tool) and "name" in fields else {}
+    return replace(item, definition=replace(item.definition, **fields), **label)
+
+
+# ── the context ──
 
 
 def _log_method(level: Any) -> Any:
@@ -161,8 +253,9 @@ class Context(dovetail.Context[Any]):
         for check in self.fastmcp.guards:
             await check(await self.fastmcp.component_of("resources/read", str(uri), self))
         found = await super().read_resource(str(uri))
-        contents = ((each.blob if each.text is None else each.text, each.mime_type, each.meta) for each in found)
-        return ResourceResult([ResourceContent(*each) for each in contents])
+        parts = ((each.blob if each.text is None else each.text, each.mime_type, each.meta) for each in found)
+        read = [SimpleNamespace(content=content, mime_type=kind, meta=meta) for content, kind, meta in parts]
+        return SimpleNamespace(contents=read)
 
 
 class Shown:
@@ -170,8 +263,7 @@ class Shown:
 
     def __init__(self, definition: Any) -> None:
         self.definition = definition
-        self.tags = set() if definition is None else set(tags_of(definition))
-        self.kind = "tool" if hasattr(definition, "input_schema") else ""
+        self.tags = set() if definition is None else set(types.tags_of(definition))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.definition, name)
@@ -238,71 +330,60 @@ def Depends(dependency: Callable[..., Any], *, use_cache: bool = True, **binding
     return Marker(inner if is_generator else dependency, use_cache)  # without @contextmanager
 
 
-def _filled_by(function: Callable[..., Any]) -> Callable[[], Any]:
-    return lambda: Marker(function)
-
-
-def _context(ctx: Context) -> Context:
-    return ctx
-
-
 def _token() -> AccessToken:
     if (token := get_access_token()) is None:
         raise RuntimeError("No access token found: the caller is not authenticated")
     return token
 
 
-CurrentContext = _filled_by(_context)
-CurrentFastMCP = _filled_by(lambda: get_server())
-CurrentRequest = _filled_by(lambda: get_http_request())
-CurrentHeaders = _filled_by(lambda: get_http_headers())
-CurrentAccessToken = _filled_by(_token)
+CurrentContext, CurrentFastMCP, CurrentRequest, CurrentHeaders, CurrentAccessToken = (
+    partial(Marker, each) for each in (get_context, get_server, get_http_request, get_http_headers, _token)
+)
 
 
 def TokenClaim(name: str) -> Any:
     return Marker(lambda: _token().claims[name])
 
 
-class Client(dovetail.Client):
-    """FastMCP's keywords and handlers of what Dovetail's client has."""
+class Progress:
+    """Counts up, and reports it: `progress: Progress = Progress()`; each call gets one of its own."""
 
-    def __init__(
-        self, transport: Any, *, mode: str | None = None, elicitation_handler: Any = None, **options: Any
-    ) -> None:
-        async def elicit(request: dovetail.ElicitRequest) -> Any:
-            found = elicitation_handler(request.message, dict, request, None)
-            found = await found if inspect.isawaitable(found) else found
-            return found if isinstance(found, dovetail.ElicitResult | None) else to_jsonable(found)
+    dependency, use_cache = staticmethod(lambda: Progress()), True  # as Depends has them
+    current, total = 0, 1
+    message: str | None = None
 
-        options |= {} if elicitation_handler is None else {"elicitation_handler": elicit}
-        if "sampling_handler" in options:
-            raise no_equal("Client(sampling_handler=)", PAGE, "dovetail.Client takes a function of one request")
-        options |= {"protocol_version": mode} if mode is not None and mode[:2] == "20" else {}
-        super().__init__(transport, **{name: each for name, each in options.items() if each is not None})
+    async def set_total(self, total: int) -> None:
+        await self._report(total=total)
+
+    async def increment(self, amount: int = 1) -> None:
+        await self._report(current=self.current + amount)
+
+    async def set_message(self, message: str | None) -> None:
+        await self._report(message=message)
+
+    async def _report(self, **changes: Any) -> None:
+        vars(self).update(changes)
+        await get_context().report_progress(self.current, self.total, self.message)
 
 
 # ── middleware ──
 
 
-@dataclasses.dataclass(kw_only=True, frozen=True)
-class MiddlewareContext:
+class MiddlewareContext(msgspec.Struct, Generic[T], kw_only=True, frozen=True):
     """A message of the client on its way."""
 
-    message: Any
+    message: T
     fastmcp_context: Any = None
     source: str = "client"
     type: str = "request"
     method: str | None = None
-    timestamp: datetime = dataclasses.field(default_factory=lambda: datetime.now(UTC))
+    timestamp: datetime = msgspec.field(default_factory=lambda: datetime.now(UTC))
 
-    def __class_getitem__(cls, _: Any) -> Any:
-        return cls
-
-    def copy(self, **changes: Any) -> "MiddlewareContext":
-        return dataclasses.replace(self, **changes)
+    def copy(self, **changes: Any) -> "MiddlewareContext[T]":
+        return replace(self, **changes)
 
 
-CallNext = Callable[[MiddlewareContext], Awaitable[Any]]
+CallNext = Callable[[MiddlewareContext[Any]], Awaitable[Any]]
 
 
 class Middleware:
@@ -317,15 +398,15 @@ class Middleware:
         given: dict[str, Any] = {name: getattr(request.params, name) for name in request.params.__struct_fields__}
         if isinstance(given.get("arguments"), msgspec.Raw | bytes):
             given["arguments"] = msgspec.json.decode(given["arguments"] or b"{}")
-        listed: list[ListResult] = []
+        listed: list[results.ListResult] = []
 
-        async def go_on(context: MiddlewareContext) -> Any:
+        async def go_on(context: MiddlewareContext[Any]) -> Any:
             changed = {name: value for name, value in vars(context.message).items() if given.get(name) != value}
             if request.method == "tools/call" and "arguments" in changed:
                 changed["arguments"] = msgspec.Raw(encode(changed["arguments"]))
-            request.params = msgspec.structs.replace(request.params, **changed)
+            request.params = replace(request.params, **changed)
             result = await call_next(request)
-            if not isinstance(result, ListResult):
+            if not isinstance(result, results.ListResult):
                 return result
             listed[:] = [result]
             return [Shown(each) for each in result.items]
@@ -343,113 +424,89 @@ class Middleware:
         await self(MiddlewareContext(message=message, type="notification", method=notification.method), call_next)
         return await call_next(notification)
 
-    async def __call__(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        typed = BY_METHOD.get(context.method or "", "")
+    async def __call__(self, context: MiddlewareContext[Any], call_next: CallNext) -> Any:
         around = "on_request" if context.type == "request" else "on_notification"
-        for hook in filter(None, (getattr(self, name, None) for name in (typed, around, "on_message"))):
-            call_next = partial(_call, hook, call_next)
-        return await call_next(context)
-
-
-async def _call(hook: Any, call_next: CallNext, context: MiddlewareContext) -> Any:
-    return await hook(context, call_next)
+        names = ("on_message", around, BY_METHOD.get(context.method or "", ""))
+        return await chain([getattr(self, name) for name in names if hasattr(self, name)], call_next)(context)
 
 
 # ── stock middleware ──
 
 
 class LoggingMiddleware(Middleware):
-    """Logs each message before and after."""
+    """Logs a line for each message that was handled, and calls the `error_callback` of those that failed."""
 
-    name = "fastmcp.requests"
-    events: Sequence[str] = ("request_start", "request_success", "request_error")
+    name, only_errors = "fastmcp.requests", False
 
     def __init__(
         self, logger: logging.Logger | None = None, log_level: int = logging.INFO, include_payloads: bool = False,
-        max_payload_length: int = 1000, methods: Sequence[str] | None = None, **_: Any,
+        max_payload_length: int = 1000, methods: Sequence[str] | None = None, include_traceback: bool = False,
+        error_callback: Callable[..., Any] | None = None, **_: Any,
     ) -> None:  # fmt: skip
         self.logger, self.log_level, self.methods = logger or logging.getLogger(self.name), log_level, methods
         self._payload_length = max_payload_length if include_payloads else 0
+        self._traceback, self._callback = include_traceback, error_callback or (lambda *_: None)
 
-    def write(self, event: str, context: MiddlewareContext, **more: Any) -> None:
-        if event in self.events and (self.methods is None or context.method in self.methods):
-            shown = {"event": event, "method": context.method, "source": context.source, **more}
-            if event == "request_start" and self._payload_length:
-                shown["payload"] = json.dumps(vars(context.message), default=str)[: self._payload_length]
-            self.logger.log(self.log_level, self.line(shown))
-
-    def line(self, shown: dict[str, Any]) -> str:
-        return " ".join(f"{name}={value}" for name, value in shown.items())
-
-    async def on_message(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        self.write("request_start", context)
-        start = time.perf_counter()
+    async def on_message(self, context: MiddlewareContext[Any], call_next: CallNext) -> Any:
+        shown = {"event": "request_success", "method": context.method, "source": context.source}
+        if self._payload_length:
+            shown["payload"] = json.dumps(vars(context.message), default=str)[: self._payload_length]
+        start, level = time.perf_counter(), logging.NOTSET if self.only_errors else self.log_level
         try:
-            result = await call_next(context)
+            return await call_next(context)
         except Exception as failure:
-            self.write("request_error", context, error=type(failure).__name__)
+            shown |= {"event": "request_error", "error": f"{type(failure).__name__}: {failure}"}
+            level = max(level, logging.ERROR)
+            self._callback(failure, context)
             raise
-        self.write("request_success", context, duration_ms=round((time.perf_counter() - start) * 1000, 2))
-        return result
+        finally:
+            shown["duration_ms"] = str(round((time.perf_counter() - start) * 1000, 2))
+            if level and (self.methods is None or context.method in self.methods):
+                self.logger.log(level, self.line(shown), exc_info=self._traceback and "error" in shown)
+
+    def line(self, shown: Mapping[str, Any]) -> str:
+        return " ".join(f"{name}={value}" for name, value in shown.items())
 
 
 class StructuredLoggingMiddleware(LoggingMiddleware):
     """Logs lines of JSON."""
 
-    def line(self, shown: dict[str, Any]) -> str:
+    def line(self, shown: Mapping[str, Any]) -> str:
         return json.dumps(shown)
 
 
 class TimingMiddleware(LoggingMiddleware):
-    """Logs how long requests take."""
-
     name = "fastmcp.timing"
-    events = ("request_success", "request_error")
 
 
-class ErrorHandlingMiddleware(Middleware):
-    """Logs errors; Dovetail itself makes safe responses of them."""
+class ErrorHandlingMiddleware(LoggingMiddleware):
+    """Logs errors alone; Dovetail itself makes safe responses of them."""
 
-    def __init__(
-        self, logger: logging.Logger | None = None, include_traceback: bool = False,
-        error_callback: Callable[..., Any] | None = None, transform_errors: bool = True,
-    ) -> None:  # fmt: skip
-        del transform_errors
-        self.logger, self._traceback = logger or logging.getLogger("dovetail.compat"), include_traceback
-        self._callback = error_callback
+    name, only_errors = "fastmcp.errors", True
 
-    async def on_message(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        try:
-            return await call_next(context)
-        except Exception as failure:
-            self.logger.error("%s failed: %s", context.method, failure, exc_info=self._traceback)
-            if self._callback is not None:
-                self._callback(failure, context)
-            raise
+
+DetailedTimingMiddleware = TimingMiddleware
 
 
 class RateLimitingMiddleware(Middleware):
-    """Becomes `Server(rate_limit=)`."""
+    """Becomes `Server(rate_limit=)`, for all callers together."""
 
-    def __init__(self, max_requests_per_second: float = 10.0, burst_capacity: int | None = None) -> None:
+    def __init__(self, max_requests_per_second: float = 10.0, burst_capacity: int | None = None, **others: Any) -> None:
         del burst_capacity
+        check_keywords(others, (), type(self).__name__, PAGE)
         by_minute = f"{max(1, round(max_requests_per_second * 60))}/minute"
         self.rate = f"{round(max_requests_per_second)}/second" if max_requests_per_second >= 1 else by_minute
 
     def attach(self, server: Any) -> None:
         engine = server.engine
         rates = (*engine.options.rate_limit, *parse_rates(self.rate, type(self).__name__))
-        engine.options = msgspec.structs.replace(engine.options, rate_limit=rates)
-        engine.use(_as_it_is)  # so that the chain is compiled
-
-
-async def _as_it_is(request: Any, call_next: Any) -> Any:
-    return await call_next(request)
+        engine.options = replace(engine.options, rate_limit=rates)
+        super().attach(server)  # so that the chain is compiled
 
 
 class SlidingWindowRateLimitingMiddleware(RateLimitingMiddleware):
-    def __init__(self, max_requests: int, window_minutes: int = 1) -> None:
-        super().__init__(max_requests / window_minutes / 60)
+    def __init__(self, max_requests: int, window_minutes: int = 1, **others: Any) -> None:
+        super().__init__(max_requests / window_minutes / 60, **others)
 
 
 class ResponseCachingMiddleware(Middleware):
@@ -466,14 +523,14 @@ class ResponseCachingMiddleware(Middleware):
                 return item  # no tool, or one that is cached or a task already
             if item.name in self._not or (self._only and item.name not in self._only):
                 return item
-            return msgspec.structs.replace(item, route=Caching(self._seconds, False), is_limited=True)
+            return replace(item, route=Caching(self._seconds, False), is_limited=True)
 
         if self._seconds:
             server.change_items(cached)
 
 
 class ResponseLimitingMiddleware(Middleware):
-    """Cuts results of tools that are too long."""
+    """Cuts results of tools that are too long; they then fit no schema."""
 
     def __init__(
         self, max_size: int = 1_000_000, truncation_suffix: str = "\n\n[Response truncated due to size limit]",
@@ -481,36 +538,29 @@ class ResponseLimitingMiddleware(Middleware):
     ) -> None:  # fmt: skip
         self.max_size, self.suffix, self.tools = max_size, truncation_suffix, tools
 
-    async def on_list_tools(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        """A result that was cut fits no schema."""
+    async def on_list_tools(self, context: MiddlewareContext[Any], call_next: CallNext) -> Any:
         found = await call_next(context)
         for each in found:
             if self.tools is None or each.name in self.tools:
-                each.definition = msgspec.structs.replace(each.definition, output_schema=None)
+                each.definition = replace(each.definition, output_schema=None)
         return found
 
-    async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+    async def on_call_tool(self, context: MiddlewareContext[Any], call_next: CallNext) -> Any:
         result = await call_next(context)
         is_meant = self.tools is None or context.message.name in self.tools
-        if not (is_meant and isinstance(result, ToolResult)):
+        if not (is_meant and isinstance(result, results.ToolResult)):
             return result
-        value = None if result.structured is msgspec.UNSET else result.structured
-        if len(encode([result.content, value])) <= self.max_size:
+        value = encode(result.structured_content)
+        if len(encode(result.content)) + len(value) <= self.max_size:
             return result
-        texts = [each.text for each in result.content if isinstance(each, Text)]
-        text = ("\n\n".join(texts) or encode(value).decode()).encode()
-        cut = text[: max(self.max_size - len(self.suffix.encode()) - 50, 0)].decode(errors="ignore")
-        return ToolResult(content=(Text(cut + self.suffix),), is_error=result.is_error)
+        text = "\n\n".join(each.text for each in result.content if isinstance(each, types.Text)) or value.decode()
+        cut = text.encode()[: max(self.max_size - len(self.suffix.encode()) - 50, 0)].decode(errors="ignore")
+        return results.ToolResult(content=(types.Text(cut + self.suffix),), is_error=result.is_error)
 
 
-class PingMiddleware(Middleware):
-    """Not needed: open streams get comments, at `keep_alive=` of `run`."""
-
-    def __init__(self, interval_ms: int = 30_000) -> None:
-        pass
-
-    def attach(self, server: Any) -> None:
-        pass
+def PingMiddleware(interval_ms: int = 30_000) -> Middleware:  # noqa: ARG001
+    """Nothing: open streams get comments, at `keep_alive=` of `run`."""
+    return Middleware()
 
 
 class AuthMiddleware(Middleware):
@@ -529,13 +579,13 @@ class AuthMiddleware(Middleware):
         if not await self._server.may_use(self.auth, component, native_context().principal):
             raise ProtocolError("Authorization failed: insufficient permissions", code=INVALID_PARAMS)
 
-    async def _list(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+    async def _list(self, context: MiddlewareContext[Any], call_next: CallNext) -> Any:
         caller = native_context().principal
         return [each for each in await call_next(context) if await self._server.may_use(self.auth, each, caller)]
 
     on_list_tools = on_list_resources = on_list_resource_templates = on_list_prompts = _list
 
-    async def _use(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+    async def _use(self, context: MiddlewareContext[Any], call_next: CallNext) -> Any:
         named = context.message.uri if context.method == "resources/read" else context.message.name
         await self.check(await self._server.component_of(context.method, named, native_context()))
         return await call_next(context)

@@ -11,7 +11,6 @@ import inspect
 import logging
 import operator
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from types import NoneType, SimpleNamespace
 from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict, TypeVar, cast, get_origin, get_type_hints
 
@@ -29,7 +28,7 @@ from dovetail import auth as lazy_auth
 from dovetail import client as native_client
 from dovetail.compat import mcp_context, no_equal
 from dovetail.compat import shared as common
-from dovetail.compat.mcp_context import PAGE, Context, MCPError, Resolution, resolvers, to_input_required
+from dovetail.compat.mcp_context import PAGE, Context, MCPError, Resolution, resolvers
 from dovetail.compat.shared import given, not_possible, wire
 from dovetail.engine.current_context import get_context
 from dovetail.errors import METHOD_NOT_FOUND, MissingCapability, SetupError
@@ -39,8 +38,7 @@ from dovetail.extensions.extension import ExtensionResult
 from dovetail.protocol import types as native
 from dovetail.protocol.extensions import UI_MIME_TYPE
 from dovetail.protocol.results import ToolResult
-from dovetail.registry.files import ServedFile
-from dovetail.registry.functions import members, outermost
+from dovetail.registry.functions import members
 from dovetail.registry.outputs import compile_output
 from dovetail.registry.registration import from_official
 from dovetail.server import Server as NativeServer
@@ -84,21 +82,6 @@ def __getattr__(name: str) -> Any:
         raise not_possible(name, PAGE, INSTEAD[name])
 
     return type(name, (), {"__new__": refuse, "__class_getitem__": classmethod(lambda cls, _: cls)})
-
-
-class Image:
-    """A picture: `Image(path)`, `Image(data=…, format="png")`."""
-
-    kind: Callable[..., Any] = native.Image
-
-    def __new__(cls, path: Any = None, data: bytes | None = None, format: str | None = None) -> Any:
-        return cls.kind(data, path=path, format=format or "")
-
-
-class Audio(Image):
-    """A sound: `Audio(path)`, `Audio(data=…, format="wav")`."""
-
-    kind = native.Audio
 
 
 class Message:
@@ -153,21 +136,12 @@ def adapted(function: Callable[..., Any], convert: Callable[[Any], Any], returns
     signature = inspect.signature(function, eval_str=True)
     resolved = resolvers(signature)
 
-    def finish(value: Any) -> Any:
-        return to_input_required(value) if isinstance(value, mcp_types.InputRequiredResult) else convert(value)
-
-    def call(**arguments: Any) -> Any:
-        return finish(function(**arguments))
-
-    async def call_async(**arguments: Any) -> Any:
-        return finish(await function(**arguments))
-
+    @functools.wraps(function)
     async def call_resolved(**arguments: Any) -> Any:
-        return finish(await Resolution(cast(Context, get_context()), arguments).call(function))
+        return await Resolution(cast(Context, get_context()), arguments).call(function)
 
-    is_async = inspect.iscoroutinefunction(outermost(function))
-    made: Any = call_resolved if resolved else call_async if is_async else call
-    functools.update_wrapper(made, function, ("__module__", "__name__", "__qualname__"), ())
+    made = common.adapted(call_resolved if resolved else function, convert)
+    made.__doc__ = None
     del made.__wrapped__
     parameters = [each for name, each in signature.parameters.items() if name not in resolved]
     made.__signature__ = signature.replace(parameters=parameters, return_annotation=returns)
@@ -183,9 +157,7 @@ def read_output(returns: Any, name: str) -> tuple[Any, Callable[[Any], Any]]:
     """The type of a tool's structured values, and how they are made of return values; ToolResult if it has none."""
     if get_origin(returns) is Annotated and returns.__origin__ is mcp_types.CallToolResult:
         return returns.__metadata__[0], lambda value: value
-    kinds = [each for each in members(returns) if each is not mcp_types.InputRequiredResult]
-    if len(kinds) < len(members(returns)):
-        returns = functools.reduce(operator.or_, kinds or [ToolResult])
+    returns = common.without_questions(returns, ToolResult)
     try:
         output = compile_output(returns, where=name, unstructured=(*native.CONTENT_TYPES, ToolResult))
     except SetupError:  # a class of the program
@@ -194,45 +166,16 @@ def read_output(returns: Any, name: str) -> tuple[Any, Callable[[Any], Any]]:
         struct: Any = TypedDict(returns.__name__, fields) if fields else None  # type: ignore[operator]
         made = read_output(struct, name)[0] if fields else ToolResult
         return made, lambda value: value if isinstance(value, dict) else {key: getattr(value, key) for key in fields}
-    if returns in (dict, list) or (output is None and not {str, None, NoneType}.issuperset(kinds)):
+    if returns in (dict, list) or (output is None and not {str, None, NoneType}.issuperset(members(returns))):
         return ToolResult, lambda value: value
     if output is not None and output.is_object:
         return returns, lambda value: value
     return TypedDict(f"{name}Output", {"result": returns}), lambda value: {"result": value}  # type: ignore[operator]
 
 
-class Tool:
-    """A tool that a program makes itself, for `MCPServer(tools=[…])`."""
-
-    def __init__(self, fn: Callable[..., Any], name: str | None = None, **options: Any) -> None:
-        self.fn, self.name, self.options = fn, name or getattr(fn, "__name__", type(fn).__name__), options
-
-    @classmethod
-    def from_function(cls, fn: Callable[..., Any], name: str | None = None, **options: Any) -> "Tool":
-        return cls(fn, name, **options)
-
-
-class Prompt(Tool):
-    """A prompt that a program makes itself, for `add_prompt`."""
-
-
-class Resource:
-    """A resource that a program makes itself, for `add_resource`: what its function returns."""
-
-    def __init__(self, uri: Any, fn: Callable[[], Any], name: str | None = None, **options: Any) -> None:
-        self.uri, self.fn, self.options = str(uri), fn, {"name": name or str(uri), "description": "", **options}
-
-
-def TextResource(uri: Any, text: str, **options: Any) -> Resource:
-    return Resource(uri, lambda: text, **options)
-
-
-def FileResource(uri: Any, path: str | Path, mime_type: str | None = None, **options: Any) -> Resource:
-    file = ServedFile(path, str(uri), mime_type or "text/plain")
-    return Resource(uri, lambda: file.read().data, mime_type=mime_type, **options)
-
-
-FunctionResource = Resource
+Tool = common.Component
+Prompt = common.Component
+Resource = common.Resource
 
 
 class ToolBinding(NamedTuple):
@@ -332,16 +275,9 @@ class TransportSecuritySettings(NamedTuple):
     allowed_origins: Sequence[str] = ()
 
 
-HTTP_OPTIONS = {
-    "streamable_http_path": "path", "stateless_http": "stateless", "max_request_body_size": "max_body_bytes",
-    "session_idle_timeout": "session_timeout",
-}  # fmt: skip
-PASSED_OVER = {"json_response", "event_store", "retry_interval"}  # streams, with their events stored, are for all
-
-
 def http_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of HTTP as ours, which checks their names."""
-    made = {HTTP_OPTIONS.get(name, name): each for name, each in options.items() if name not in PASSED_OVER}
+    made = common.http_options(options)
     security = made.pop("transport_security", None) or TransportSecuritySettings()
     if not security.enable_dns_rebinding_protection:
         log.warning('Host and Origin stay checked: name yours in allowed_hosts; see the page "%s"', PAGE)
@@ -412,7 +348,7 @@ class MCPServer(NativeServer):
         self, uri: Any, function: Any = None, *, security: ResourceSecurity | None = None, **options: Any
     ) -> None:
         if isinstance(uri, Resource):
-            uri, function, options = uri.uri, uri.fn, uri.options
+            uri, function, options = uri.uri, uri.fn, {"name": uri.name, **uri.options}
         if "{" in uri:
             self.remove_resource(uri)  # the last one counts
         elif _is_taken(self.engine.resources.direct, uri):
@@ -432,12 +368,7 @@ class MCPServer(NativeServer):
         """Register the function that suggests values for all arguments."""
 
         def register(function: F) -> F:
-            async def complete(ref: Any, argument: Any, context: Any) -> Any:
-                whole = msgspec.to_builtins({"ref": ref, "argument": argument, "context": context})
-                params = mcp_types.CompleteRequestParams.model_validate(whole)
-                return await function(params.ref, params.argument, params.context) or []
-
-            super(MCPServer, self).completion(complete)
+            super(MCPServer, self).completion(common.completer(function))
             return function
 
         return register

@@ -1,22 +1,43 @@
-"""What the adapters of both peers share: access tokens, outcomes of elicitation, content, adapted functions."""
+"""What the adapters of both peers share: components, adapted functions, access tokens, outcomes of elicitation."""
 
+import functools
+import inspect
+import operator
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Generic, TypeVar, Union, cast
 
 import msgspec
 
+from dovetail import compat
 from dovetail.auth.principal import Principal, normalized_url
 from dovetail.engine.current_context import get_context
 from dovetail.errors import SetupError
+from dovetail.protocol import types
 from dovetail.registry.elicitation import Elicited
+from dovetail.registry.files import ServedFile
+from dovetail.registry.functions import members, outermost
 
 T = TypeVar("T")
+HTTP_OPTIONS = {
+    "streamable_http_path": "path", "stateless_http": "stateless", "max_request_body_size": "max_body_bytes",
+    "session_idle_timeout": "session_timeout",
+}  # fmt: skip
+# Clients choose between JSON and a stream, whose events are always stored; what runs the app is our own server.
+PASSED_OVER = {"json_response", "event_store", "retry_interval", "uvicorn_config", "show_banner"}
 
 
 def not_possible(what: str, page: str, instead: str = "") -> SetupError:
     """The error for what works in another way here; `page` of the docs compares the peer with Dovetail."""
     return SetupError(f'{what} is not possible here{instead and f": {instead}"}; see the page "{page}" of the docs')
+
+
+def check_keywords(given: Iterable[str], known: Iterable[str], where: str, page: str) -> None:
+    """Raises TypeError for keywords that are not known."""
+    if others := sorted(set(given).difference(known)):
+        shown = ", ".join(f"{name}=" for name in others)
+        raise TypeError(f'{where}: {shown} has no equal in Dovetail; see the page "{page}" of its docs')
 
 
 def given(**options: Any) -> dict[str, Any]:
@@ -30,6 +51,113 @@ def wire(value: Any) -> Any:
         return [wire(each) for each in value]
     dump = getattr(value, "model_dump", None)
     return value if dump is None else dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def http_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of HTTP by our names, which are checked where they are used."""
+    return given(**{HTTP_OPTIONS.get(name, name): each for name, each in options.items() if name not in PASSED_OVER})
+
+
+# ── components, and their functions ──
+
+
+class Component:
+    """A tool or prompt that a program makes itself: a function with the options of its registration."""
+
+    kind = ""
+
+    def __init__(self, fn: Callable[..., Any], name: str | None = None, **options: Any) -> None:
+        self.fn, self.options = fn, options
+        self.name = str(name or getattr(fn, "__name__", type(fn).__name__))
+        self.tags = set(options.get("tags") or ())
+
+    @classmethod
+    def from_function(cls, fn: Callable[..., Any], name: str | None = None, **options: Any) -> Any:
+        return cls(fn=fn, name=name, **options)
+
+
+class Resource(Component):
+    """A resource that a program makes itself: what its function returns."""
+
+    kind = "resource"
+
+    def __init__(self, uri: Any, fn: Callable[..., Any], name: str | None = None, **options: Any) -> None:
+        super().__init__(fn, name or str(uri), **{"description": "", **options})
+        self.uri = str(uri)
+
+    @classmethod
+    def from_function(  # type: ignore[override]  # the URI comes before the name
+        cls, fn: Callable[..., Any], uri: Any = None, name: str | None = None, uri_template: Any = None, **options: Any
+    ) -> Any:
+        own = Component(fn, name, **{"description": inspect.getdoc(fn), **options})
+        return cls(uri or uri_template, fn, own.name, **own.options)
+
+
+def TextResource(uri: Any, text: str, **options: Any) -> Resource:
+    return Resource(uri, lambda: text, **options)
+
+
+def FileResource(uri: Any, path: str | Path, mime_type: str | None = None, **options: Any) -> Resource:
+    file = ServedFile(path, str(uri), mime_type or "text/plain")
+    return Resource(uri, lambda: file.read().data, mime_type=mime_type, **options)
+
+
+FunctionResource = Resource
+
+
+class PathFirst(type(types.Image)):  # type: ignore[misc]  # the metaclass of media
+    """Lets the path be the first argument: `Image(path)`, `Image(data=…, format="png")`."""
+
+    def __call__(cls, path: Any = None, data: Any = None, format: str | None = None, annotations: Any = None) -> Any:
+        return super().__call__(data, path=path, format=format or "", annotations=annotations)
+
+
+class Image(types.Image, metaclass=PathFirst, frozen=True):
+    """A picture."""
+
+
+class Audio(types.Audio, metaclass=PathFirst, frozen=True):
+    """A sound."""
+
+
+def without_questions(returns: Any, nothing: Any = None) -> Any:
+    """A return annotation without `InputRequiredResult`; `nothing` if there is nothing else."""
+    kept = [each for each in members(returns) if getattr(each, "__name__", "") != "InputRequiredResult"]
+    return returns if len(kept) == len(members(returns)) else functools.reduce(operator.or_, kept or [nothing])
+
+
+def adapted(function: Callable[..., Any], convert: Callable[[Any], Any] = lambda value: value) -> Any:
+    """The function with converted results; an `InputRequiredResult` of mcp_types becomes ours."""
+
+    def finish(value: Any) -> Any:
+        is_question = type(value).__name__ == "InputRequiredResult"
+        return compat.mcp_context.to_input_required(value) if is_question else convert(value)
+
+    def call(*args: Any, **named: Any) -> Any:
+        return finish(function(*args, **named))
+
+    async def call_async(*args: Any, **named: Any) -> Any:
+        return finish(await function(*args, **named))
+
+    is_async = inspect.iscoroutinefunction(outermost(function))
+    return functools.update_wrapper(call_async if is_async else call, function)
+
+
+def completer(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that suggests values for all arguments, and takes models of mcp_types, as ours."""
+
+    async def complete(ref: Any, argument: Any, context: Any) -> Any:
+        import mcp_types
+
+        whole = msgspec.to_builtins({"ref": ref, "argument": argument, "context": context})
+        params = mcp_types.CompleteRequestParams.model_validate(whole)
+        found = function(params.ref, params.argument, params.context)
+        return (await found if inspect.isawaitable(found) else found) or []
+
+    return complete
+
+
+# ── access ──
 
 
 class AccessToken:
@@ -95,6 +223,9 @@ class PeerVerifier:
         else:
             is_ours = self.resource is None or normalized_url(found.resource) == normalized_url(self.resource)
         return cast(Principal, found.to_principal()) if is_ours else None
+
+
+# ── elicitation ──
 
 
 class AcceptedElicitation(msgspec.Struct, Generic[T], frozen=True):

@@ -59,7 +59,7 @@ def add_hooks(engine: "Engine", given: Any) -> None:
     by_method = {method: [*outer, hooks[name]] for method, name in BY_METHOD.items() if name in hooks}
 
     async def middleware(request: Request, call_next: CallNext) -> Any:
-        return await _chain(by_method.get(request.method, outer), call_next)(request)
+        return await chain(by_method.get(request.method, outer), call_next)(request)
 
     if outer or by_method:
         engine.use(middleware)
@@ -75,11 +75,11 @@ def _checked(name: str, hook: Any, where: str) -> Hook:
     return hook  # type: ignore[no-any-return]
 
 
-def _chain(hooks: Sequence[Hook], inner: Next) -> Next:
+def chain(hooks: Sequence[Hook], inner: Next) -> Next:
     """`inner` with the hooks around it, the first one outermost."""
     if not hooks:
         return inner
-    rest = _chain(hooks[1:], inner)
+    rest = chain(hooks[1:], inner)
     return lambda context: hooks[0](context, rest)
 
 
@@ -97,7 +97,7 @@ async def _run(engine: "Engine", message: jsonrpc.Envelope, revision: Revision) 
         notification = Notification(str(message.method), jsonrpc.parse(message.params), revision)
         await engine.limit.acquire()
         slots.held = (engine.limit,)
-        await _chain(engine.notification_hooks, _nothing)(notification)
+        await chain(engine.notification_hooks, _nothing)(notification)
     except (Busy, jsonrpc.BadMessage) as failure:
         log.debug("%s is passed over: %s", message.method, failure)
     except Exception:
