@@ -308,7 +308,7 @@ class Server:
         """Declare an extension of the protocol, with methods and notifications of your own."""
         extensions.extension.add_extension(self.engine, extension)
 
-    def custom_route(self, path: str, *, methods: Sequence[str] = ("GET",)) -> Callable[[F], F]:
+    def custom_route(self, path: str, methods: Sequence[str] = ("GET",)) -> Callable[[F], F]:
         """Register an HTTP route of your own beside the MCP endpoint."""
 
         def register(function: F) -> F:
