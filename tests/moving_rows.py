@@ -213,8 +213,21 @@ async def call(name: str) -> None:
     if result.is_error:
         raise ToolError(result.content[0].text)
 """
-PRELUDES = {"dovetail": DOVETAIL, "fastmcp": FASTMCP, "mcp": MCP}
-TOOL = {"dovetail": "@server.tool", "fastmcp": "@mcp.tool", "mcp": "@mcp.tool()"}
+COMPAT = (
+    MCP.partition("async def sample(")[0]
+    .replace("from mcp.types import *", "from mcp_types import *")
+    .replace("mcpserver import *", "mcpserver import AssistantMessage, Context, Image, MCPServer, Resolve")
+    .replace("from mcp.", "from dovetail.compat.mcp.")
+    .replace("from mcp import", "import dovetail\nfrom dovetail.compat.mcp import")
+    + """
+async def call(name: str) -> None:
+    answers = {"elicitation_handler": lambda asked: {"city": "Rome"} if asked.mode == "form" else True}
+    async with dovetail.Client(mcp, sampling_handler=lambda _: "Short.", roots=[], **answers) as client:
+        await client.call_tool(name)
+"""
+)
+PRELUDES = {"dovetail": DOVETAIL, "fastmcp": FASTMCP, "mcp": MCP, "compat": COMPAT}
+TOOL = {"dovetail": "@server.tool", "fastmcp": "@mcp.tool", "mcp": "@mcp.tool()", "compat": "@mcp.tool()"}
 FUNCTIONS = {  # what stands below a decorator
     "tool": "async def search(text: str = '') -> str: return 'found: ' + text",
     "prompt": "def plan(city: str = 'Rome') -> str: return 'Plan ' + city",

@@ -69,6 +69,15 @@ def test_every_spelling_of_the_peer_runs(page: str) -> None:
     assert not problems(PAGES[page], cells, python)
 
 
+def test_every_spelling_of_the_sdk_runs_with_its_imports_rewritten() -> None:
+    """But for those that the page names."""
+    cells = [left for left, _ in rows("from-the-sdk") if not left[0].startswith(COMMANDS)]
+    failed = problems("compat", cells)
+    assert len(failed) == 2
+    assert "StdioServerParameters is not possible here" in failed[0]
+    assert "Client: elicitation_callback= has no equal in Dovetail" in failed[1]
+
+
 def test_a_wrong_spelling_is_noticed() -> None:
     wrong = [
         ["server.tol()"],

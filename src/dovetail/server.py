@@ -18,7 +18,7 @@ from dovetail.engine.subscriptions import Change
 from dovetail.errors import SetupError
 from dovetail.protocol.types import UNNAMED, Icon, Implementation
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.functions import qualified_name
+from dovetail.registry.functions import outermost, qualified_name
 from dovetail.registry.registration import checked_options, convert_option
 from dovetail.registry.tools import Tool, ToolOptions, compile_tool
 
@@ -248,7 +248,7 @@ class Server:
 
     def add_middleware(self, middleware: Any) -> None:
         """Register a function around every request, or an object with hooks; the first one is outermost."""
-        if inspect.iscoroutinefunction(middleware if inspect.isroutine(middleware) else type(middleware).__call__):
+        if inspect.iscoroutinefunction(outermost(middleware)):
             self.engine.use(middleware)
         else:
             lazy_engine.hooks.add_hooks(self.engine, middleware)
@@ -308,7 +308,7 @@ class Server:
         """Declare an extension of the protocol, with methods and notifications of your own."""
         extensions.extension.add_extension(self.engine, extension)
 
-    def custom_route(self, path: str, *, methods: Sequence[str] = ("GET",)) -> Callable[[F], F]:
+    def custom_route(self, path: str, methods: Sequence[str] = ("GET",)) -> Callable[[F], F]:
         """Register an HTTP route of your own beside the MCP endpoint."""
 
         def register(function: F) -> F:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypedDict
 
@@ -445,6 +445,56 @@ async def test_the_context_notifies() -> None:
     assert len(steps) == 1
 
 
+async def test_a_message_for_the_log_may_name_its_logger() -> None:
+    server, logged = MCPServer("logs"), list[Any]()
+
+    @server.tool()
+    async def say(ctx: Context) -> None:
+        await ctx.info("one", logger_name="mine")
+        await ctx.log("error", "two", logger_name="mine")
+
+    async with connect(server, log_handler=logged.append) as client:
+        await client.call_tool("say")
+    assert [(each.level, each.data, each.logger) for each in logged] == [
+        ("info", "one", "mine"), ("error", "two", "mine"),
+    ]  # fmt: skip
+
+
+async def test_a_model_is_asked_with_the_options_of_the_sdk() -> None:
+    server, asked = MCPServer("samples"), list[SamplingRequest]()
+
+    @server.tool()
+    async def ask(ctx: Context) -> str:
+        said = SamplingMessage(role="user", content=TextContent(type="text", text="Hi"))
+        models = mcp_types.ModelPreferences(hints=[mcp_types.ModelHint(name="small")], cost_priority=1)
+        tools = [mcp_types.Tool(name="look", input_schema={"type": "object"})]
+        choice = mcp_types.ToolChoice(mode="auto")
+        options = {"model_preferences": models, "tools": tools, "tool_choice": choice}
+        return (await ctx.session.create_message([said], max_tokens=5, **options)).role
+
+    def sample(request: SamplingRequest) -> str:
+        asked.append(request)
+        return "Hello"
+
+    async with connect(server, sampling_handler=sample, capabilities={"sampling": {"tools": {}}}) as client:
+        assert (await client.call_tool("ask")).text == "assistant"
+    (request,) = asked
+    assert request.model_preferences == {"hints": [{"name": "small"}], "costPriority": 1}
+    assert request.tools[0]["name"] == "look"
+
+
+async def test_what_the_context_or_server_lacks_names_the_page() -> None:
+    server = MCPServer("lacks")
+    with pytest.raises(AttributeError, match=rf"MCPServer\.call_tool has no equal.*{PAGE}"):
+        _ = server.call_tool
+
+    @server.tool()
+    async def ping(ctx: Context) -> None:
+        await ctx.session.send_ping()
+
+    assert PAGE in (await call(server, "ping")).text
+
+
 async def test_a_resource_that_is_missing_is_the_exception_of_the_sdk() -> None:
     server = MCPServer("missing")
 
@@ -717,6 +767,29 @@ async def test_middleware_sees_the_request_and_may_answer_itself() -> None:
     assert seen[1].endswith("2025-11-25")
 
 
+@pytest.mark.parametrize("revision", ERAS)
+@pytest.mark.parametrize("in_place", [True, False])
+async def test_middleware_may_change_what_a_call_gets(in_place: bool, revision: str) -> None:
+    """As a middleware that takes secrets out of arguments does: what it changes must not arrive."""
+
+    async def scrub(ctx: Any, call_next: Any) -> Any:
+        if ctx.method != "tools/call":
+            return await call_next(ctx)
+        if in_place:
+            ctx.params["arguments"]["text"] = "scrubbed"
+            return await call_next(ctx)
+        params = {**ctx.params, "arguments": {"text": "scrubbed"}}
+        return await call_next(replace(ctx, params=params))
+
+    server = MCPServer("scrubs", middleware=[scrub])
+
+    @server.tool()
+    def echo(text: str, ctx: Context) -> str:
+        return f"{text} {ctx.params['arguments']['text']} {ctx.method}"
+
+    assert (await call(server, "echo", revision, text="secret")).text == "scrubbed scrubbed tools/call"
+
+
 class SearchParams(mcp_types.RequestParams):
     query: str
     limit: int = Field(default=2, le=5)
@@ -759,7 +832,7 @@ async def test_an_extension_brings_tools_resources_methods_and_an_interceptor() 
     wire = await HttpWire.session(server.asgi(), capabilities=declared)
     assert wire.welcome["capabilities"]["extensions"] == {"com.example/search": {"max": 5}}
     assert await wire.ask("com.example/search", {"query": "a"}) == {"items": ["a-0", "a-1"]}
-    assert "error" in (await wire.post("com.example/search", {"query": "a", "limit": 9})).answer
+    assert (await wire.post("com.example/search", {"query": "a", "limit": 9})).answer["error"]["code"] == INVALID_PARAMS
     assert (await wire.post("com.example/new", {"query": "a"})).answer["error"]["code"] == -32601
     assert text_of((await wire.call("stamp")).answer) == "stamped"
     assert text_of((await wire.call("held")).answer) == "held"
@@ -803,6 +876,11 @@ async def test_the_app_is_one_of_starlette_with_our_checks(caplog: pytest.LogCap
         return JSONResponse({"path": request.url.path})
 
     security = TransportSecuritySettings(allowed_hosts=["mcp.example.com:*"], enable_dns_rebinding_protection=False)
+
+    @server.custom_route("/named", ["POST"], name="named", include_in_schema=False)
+    async def named(request: Request) -> Response:
+        return JSONResponse(request.method)
+
     app = server.streamable_http_app(
         streamable_http_path="/", stateless_http=True, json_response=True, transport_security=security
     )
@@ -815,6 +893,14 @@ async def test_the_app_is_one_of_starlette_with_our_checks(caplog: pytest.LogCap
         assert (await wire.call("hello", headers=allowed)).status == 200
         assert (await wire.call("hello", headers=foreign)).status == 403
         assert (await wire.raw("GET", path="/health").done()).json == {"path": "/health"}
+        assert (await wire.raw("POST", path="/named").done()).json == "POST"
+
+
+async def test_old_clients_find_their_stream_in_the_app_for_them() -> None:
+    server = MCPServer("old")
+    stream = await HttpWire(server.sse_app()).raw("GET", path="/sse").started()
+    assert (await stream.event()).event == "endpoint"
+    stream.leave()
 
 
 async def test_apps_of_several_servers_are_mounted_in_one_host() -> None:
@@ -832,14 +918,23 @@ def test_an_option_without_an_equal_is_refused() -> None:
     server = MCPServer("options")
     with pytest.raises(SetupError, match="colour"):
         server.streamable_http_app(colour="red")
-    with pytest.raises(SetupError, match="colour"):
+    with pytest.raises(TypeError, match=f"colour.*{PAGE}"):
         MCPServer("options", colour="red")
-    with pytest.raises(SetupError, match=f"auth_server_provider.*{PAGE}"):
-        MCPServer("provider", auth_server_provider=object())
+    with pytest.raises(TypeError, match=f"auth_server_provider.*{PAGE}"):
+        MCPServer("provider", auth_server_provider=object(), auth=AuthSettings("https://auth.example.com"))
+    with pytest.raises(TypeError, match=rf"Client: elicitation_callback=.*{PAGE}"):
+        Client(server, elicitation_callback=print)
     with pytest.raises(SetupError, match="belong together"):
         MCPServer("verifier", token_verifier=object())
     with pytest.raises(SetupError, match=f"subscriptions.*{PAGE}"):
         MCPServer("bus", subscriptions=object())
+
+
+async def test_the_defaults_of_the_sdk_may_be_written_out() -> None:
+    nothing = dict.fromkeys(("tools", "resources", "extensions", "middleware", "auth", "auth_server_provider"))
+    server = MCPServer("plain", warn_on_duplicate_tools=True, debug=False, dependencies=[], **nothing)
+    server.add_tool(lambda: "hello", "hello")
+    assert (await call(server, "hello")).text == "hello"
 
 
 async def test_a_server_without_subscriptions_says_so() -> None:
@@ -884,6 +979,13 @@ def protected(validate_token_resource: bool | None) -> MCPServer:
         return f"{token.client_id} {token.subject} {token.scopes}"
 
     return server
+
+
+def test_tokens_can_not_be_for_a_resource_without_a_url() -> None:
+    """Any resource would do."""
+    settings = AuthSettings("https://auth.example.com", None, validate_token_resource=True)
+    with pytest.raises(SetupError, match="validate_token_resource= needs resource_server_url="):
+        MCPServer("protected", auth=settings, token_verifier=Verifier())
 
 
 @pytest.mark.parametrize(("validate", "of_nowhere"), [(True, 401), (None, 200)])
@@ -935,7 +1037,7 @@ async def test_the_client_gives_results_of_the_official_types() -> None:
             assert (result.content[0].text, result.is_error) == ("2", False)  # type: ignore[union-attr]
             assert (await client.call_tool("add", {})).is_error
             assert [tool.name for tool in (await client.list_tools()).tools] == ["add"]
-            with pytest.raises(SetupError, match=PAGE):
+            with pytest.raises(AttributeError, match=PAGE):
                 client.send_ping  # noqa: B018
 
 

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(("peer", "share", "share_of_possible"), [("mcp", 0.92, 0.92), ("fastmcp", 0.65, 0.97)])
 def test_most_examples_of_a_peer_do_the_same(peer: str, share: float, share_of_possible: float, tmp_path: Path) -> None:
     """The peer's own runs take ten minutes when they are not cached."""

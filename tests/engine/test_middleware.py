@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -127,6 +128,20 @@ async def test_it_may_answer_itself_and_refuse() -> None:
 
 
 @pytest.mark.parametrize("version", ["2025-06-18", MODERN])
+@pytest.mark.parametrize("content", ["said", Text("said"), ["said"], (Text("said"),)], ids=str)
+async def test_content_of_its_own_is_sent_as_that_of_a_tool(content: Any, version: str) -> None:
+    server = new_server()
+
+    @server.middleware
+    class Answers:
+        async def on_call_tool(self, context: Request, call_next: CallNext) -> Result:
+            return ToolResult(content=content)
+
+    async with Wire(server, version) as wire:
+        assert (await wire.ask("tools/call", {"name": "say"}))["content"] == [{"type": "text", "text": "said"}]
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", MODERN])
 @pytest.mark.parametrize("always", [True, False])
 async def test_its_error_is_like_one_of_the_tool_itself(always: bool, version: str) -> None:
     server = Server("s", version="1.0.0", always_structured_content=always)
@@ -202,6 +217,7 @@ async def test_mistakes_are_internal_errors(failure: BaseException | None, caplo
         assert await wire.refusal("tools/list") == {"code": -32603, "message": "Internal error"}
         await wire.ask("tools/call", {"name": "say"})
     assert "tools/list failed" in caplog.text
+    assert failure is not None or "a middleware returned NoneType; return what call_next gives" in caplog.text
 
 
 async def test_a_refused_initialize_opens_no_session() -> None:
@@ -233,6 +249,19 @@ async def test_a_refused_initialize_opens_no_session() -> None:
 def test_only_async_functions_are_middleware(wrong: Any) -> None:
     with pytest.raises(SetupError, match="async def"):
         new_server().middleware(wrong)
+
+
+async def test_a_partial_of_an_async_function_is_middleware() -> None:
+    server, seen = new_server(), list[str]()
+
+    async def watch(seen: list[str], request: Request, call_next: CallNext) -> Result:
+        seen.append(request.method)
+        return await call_next(request)
+
+    server.add_middleware(partial(watch, seen))
+    async with Wire(server, MODERN) as wire:
+        await wire.ask("tools/list")
+    assert seen == ["tools/list"]
 
 
 # ── classes ──
@@ -394,5 +423,6 @@ class Empty: ...
     ids=["misspelled", "plain", "short", "needy", "empty"],
 )
 def test_hooks_that_can_not_work_are_refused(wrong: Any, words: str) -> None:
-    with pytest.raises(SetupError, match=words):
+    with pytest.raises(SetupError, match=words) as refusal:
         new_server().add_middleware(wrong)
+    assert (refusal.value.__cause__ is not None) == (wrong is Needy)  # where its `__init__` failed

@@ -265,6 +265,13 @@ def test_a_format_is_a_type_or_an_ending(
         kind(DATA, mime_type, format=format)
 
 
+def test_a_format_is_an_ending_or_nothing() -> None:
+    assert Image(b"GIF89a", format=None) == Image(b"GIF89a")  # type: ignore[arg-type]  # as the peers' default is
+    assert Image(DATA, format=".PNG").mime_type == "image/png"
+    with pytest.raises(TypeError, match="Image: format='image/png' is a whole type; write it as mime_type="):
+        Image(DATA, format="image/png")
+
+
 @pytest.mark.parametrize(("kind", "name"), [(Image, "a.webm"), (Image, "a.aac"), (Audio, "a.bmp"), (Audio, "aac.")])
 def test_an_ending_of_another_family_tells_nothing(kind: type[Image | Audio], name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(DATA)
@@ -277,7 +284,7 @@ def test_an_image_is_of_data_or_of_a_file(tmp_path: Path) -> None:
         Image()
     with pytest.raises(TypeError, match="Image needs either data or path="):
         Image(b"GIF89a", path=tmp_path)
-    with pytest.raises(TypeError, match="Image: data must be bytes, not str"):
+    with pytest.raises(TypeError, match="Image: data must be bytes, not str; for a file write path="):
         Image("R0lGODlh")  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError):
         Image(path=tmp_path / "none.png")

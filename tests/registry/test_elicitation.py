@@ -79,7 +79,7 @@ def test_a_class_as_the_schema_is_the_type_of_the_response() -> None:
     inquiry = Elicit("Where to?", schema=Trip)
     assert inquiry.server_request == Elicit("Where to?", Trip).server_request
     assert inquiry.read(answer("accept", content={"city": "Rome"}), R2026_07_28).data == Trip("Rome", 1)
-    with pytest.raises(SetupError, match="schema: it must be a dict, not str"):
+    with pytest.raises(SetupError, match="schema: it is a class or a dict, not str"):
         Elicit("?", schema="Trip")
 
 

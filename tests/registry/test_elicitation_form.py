@@ -526,7 +526,7 @@ def test_answers_to_raw_schemas() -> None:
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        ([], "it must be a dict, not list"),
+        ([], "it is a class or a dict, not list; choices are a response_type"),
         ({}, "it must be flat"),
         ({"type": "object"}, "it must be flat"),
         ({"type": "array", "items": {}}, "items has no place"),

@@ -499,6 +499,9 @@ def test_a_file_of_a_path_has_its_name_and_shows_no_folder(tmp_path: Path) -> No
             File(**wrong)
     with pytest.raises(TypeError, match="File: data must be bytes, not str; for a file write path="):
         File("été.csv")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="File: format='text/csv' is a whole type"):
+        File(b"a,b", format="text/csv")
+    assert File(b"a,b", format=".csv").resource == File(b"a,b", format="csv").resource
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-11-25"])

@@ -156,6 +156,46 @@ async def test_other_models_of_the_package_are_data() -> None:
     assert result["structuredContent"]["name"] == "t"
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        mt.ReadResourceResult(contents=[PAGE]),
+        mt.GetPromptResult(messages=[mt.PromptMessage(role="user", content=TEXT)]),
+        mt.PromptMessage(role="user", content=TEXT),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+async def test_a_tool_that_returns_what_is_not_for_tools_sends_it_as_the_package_writes_it(value: Any) -> None:
+    """As what another server has answered, which a tool passes on."""
+    _, result = await called(returning(value))
+    assert type(value).model_validate_json(result["content"][0]["text"]) == value
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", MODERN])
+async def test_middleware_returns_results(version: str) -> None:
+    server = Server("official")
+    server.add_tool(lambda: "", name="give")
+    server.add_prompt(lambda: "", name="ask")
+    server.add_resource("a://page", lambda: "", name="page")
+
+    @server.middleware
+    class Answers:
+        async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+            return WHOLE
+
+        async def on_get_prompt(self, context: Any, call_next: Any) -> Any:
+            return mt.GetPromptResult(messages=[mt.PromptMessage(role="user", content=TEXT)])
+
+        async def on_read_resource(self, context: Any, call_next: Any) -> Any:
+            return mt.ReadResourceResult(contents=[PAGE])
+
+    async with Wire(server, version) as wire:
+        result = await wire.ask("tools/call", {"name": "give"})
+        assert (result["content"], result["structuredContent"]) == ([plain(TEXT)], {"n": None})
+        assert (await wire.ask("prompts/get", {"name": "ask"}))["messages"][0]["content"] == plain(TEXT)
+        assert (await wire.ask("resources/read", {"uri": "a://page"}))["contents"] == [plain(PAGE)]
+
+
 async def test_what_can_not_be_taken_says_what_to_write(caplog: pytest.LogCaptureFixture) -> None:
     asked = mt.InputRequiredResult(input_requests={}, request_state="s")
     for annotation in (mt.InputRequiredResult, str | mt.InputRequiredResult):

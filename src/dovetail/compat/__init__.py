@@ -6,7 +6,6 @@ of them is a view of it, so `from dovetail.compat.fastmcp.server.auth import JWT
 """
 
 import importlib
-import importlib.util
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec

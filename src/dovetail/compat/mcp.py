@@ -20,7 +20,7 @@ except ImportError as failure:
     raise ImportError("dovetail.compat.mcp needs the types of the SDK: pip install mcp-types") from failure
 
 import msgspec
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import to_json
 
@@ -28,13 +28,15 @@ from dovetail import auth as lazy_auth
 from dovetail import client as native_client
 from dovetail.compat import mcp_context, no_equal
 from dovetail.compat import shared as common
-from dovetail.compat.mcp_context import PAGE, Context, MCPError, Resolution, resolvers
+from dovetail.compat.mcp_context import PAGE, Context, MCPError, Resolution, lacking, resolvers
 from dovetail.compat.shared import given, not_possible, wire
 from dovetail.engine.current_context import get_context
-from dovetail.errors import METHOD_NOT_FOUND, MissingCapability, SetupError
+from dovetail.engine.options import ServerOptions
+from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, MissingCapability, SetupError
 from dovetail.errors import ToolError as ToolError
 from dovetail.extensions.extension import Extension as NativeExtension
 from dovetail.extensions.extension import ExtensionResult
+from dovetail.protocol import jsonrpc
 from dovetail.protocol import types as native
 from dovetail.protocol.extensions import UI_MIME_TYPE
 from dovetail.protocol.results import ToolResult
@@ -118,10 +120,6 @@ def blocks(value: Any) -> list[native.Content]:
     return [value if isinstance(value, native.CONTENT_TYPES) else native.Text(text(value))]  # type: ignore[list-item]
 
 
-def contents(value: Any) -> str | bytes:
-    return value if isinstance(value, bytes) else text(value)
-
-
 def messages(value: Any) -> list[Any]:
     listed = value if isinstance(value, list | tuple) else [value]
     ready = (native.Message, Mapping, mcp_types.PromptMessage)
@@ -199,7 +197,11 @@ class MethodBinding(NamedTuple):
     async def serve(self, ctx: Context) -> Any:
         if self.protocol_versions is not None and ctx.protocol_version not in self.protocol_versions:
             raise MCPError(METHOD_NOT_FOUND, f"{self.method} is not part of {ctx.protocol_version}")
-        return wire(await self.handler(ctx, self.params_type.model_validate(ctx.params)))
+        try:
+            params = self.params_type.model_validate(ctx.params)
+        except ValidationError as problem:
+            raise MCPError(INVALID_PARAMS, f"Invalid params: {problem}") from None
+        return wire(await self.handler(ctx, params))
 
 
 class Extension:
@@ -246,6 +248,8 @@ class AuthSettings(NamedTuple):
     def to_auth(self, verifier: Any) -> Any:
         resource = None if self.resource_server_url is None else str(self.resource_server_url)
         needs_resource = bool(self.validate_token_resource)
+        if needs_resource and resource is None:
+            raise SetupError("AuthSettings: validate_token_resource= needs resource_server_url=, for tokens to name")
         ours = common.PeerVerifier(verifier, str(self.issuer_url), resource, needs_resource=needs_resource)
         return lazy_auth.Auth(ours, scopes=self.required_scopes or ())
 
@@ -287,25 +291,25 @@ def http_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 # ── the server ──
 
+UNUSED = {"debug", "dependencies", *(f"warn_on_duplicate_{kind}" for kind in ("tools", "resources", "prompts"))}
+
 
 class MCPServer(NativeServer):
     """The SDK's server."""
 
     def __init__(
-        self, name: str | None = None, title: str | None = None, *, tools: Sequence[Tool] = (),
-        resources: Sequence[Resource] = (), extensions: Sequence[Any] = (), middleware: Sequence[Any] = (),
-        auth: AuthSettings | None = None, token_verifier: Any = None, auth_server_provider: Any = None,
+        self, name: str | None = None, title: str | None = None, *, tools: Sequence[Tool] | None = None,
+        resources: Sequence[Resource] | None = None, extensions: Sequence[Any] | None = None,
+        middleware: Sequence[Any] | None = None, auth: AuthSettings | None = None, token_verifier: Any = None,
         resource_security: ResourceSecurity | None = None, subscriptions: Any = None, log_level: str | None = None,
-        request_state_security: RequestStateSecurity | None = None, dependencies: Any = None, debug: bool = False,
-        **options: Any,
+        request_state_security: RequestStateSecurity | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        if auth_server_provider is not None:
-            raise not_possible("auth_server_provider=", PAGE, "dovetail.AuthServer is an authorization server")
+        options = given(**{name: each for name, each in options.items() if name not in UNUSED})
+        common.check_keywords(options, ServerOptions.__annotations__, "MCPServer", PAGE)
         if subscriptions not in (None, False):
             raise not_possible("subscriptions=", PAGE, "workers tell each other of changes through state=")
         if (auth is None) != (token_verifier is None):
             raise SetupError("MCPServer: auth= and token_verifier= belong together")
-        del dependencies, debug
         if auth is not None:
             options["auth"] = auth.to_auth(token_verifier)
         if request_state_security is not None:
@@ -318,19 +322,20 @@ class MCPServer(NativeServer):
         if log_level is not None:
             logging.getLogger("dovetail").setLevel(log_level)
         self._security = resource_security or ResourceSecurity()
-        for each in middleware:
+        for each in middleware or ():
             self.middleware.append(each)
-        for extension in extensions:
+        for extension in extensions or ():
             extension.apply(self)
-        for tool in tools:
+        for tool in tools or ():
             self.add_tool(tool.fn, name=tool.name, **tool.options)
-        for resource in resources:
+        for resource in resources or ():
             self.add_resource(resource)
 
     __class_getitem__ = classmethod(lambda cls, _: cls)
+    __getattr__ = lacking
 
-    def add_tool(self, fn: Callable[..., Any], *, structured_output: bool | None = None, **options: Any) -> None:
-        name = str(options.get("name") or getattr(fn, "__name__", type(fn).__name__))
+    def add_tool(self, fn: Any, name: str | None = None, *, structured_output: Any = None, **options: Any) -> None:
+        name = str(name or getattr(fn, "__name__", type(fn).__name__))
         if _is_taken(self.engine.tools, name):
             return
         returns = inspect.signature(fn, eval_str=True).return_annotation
@@ -356,7 +361,7 @@ class MCPServer(NativeServer):
         exempt = (security or self._security).exempt_params & inspect.signature(function).parameters.keys()
         own = described(function, unsafe=sorted(exempt) or None, **options)
         own.setdefault("mime_type", UI_MIME_TYPE if uri.startswith("ui://") else "text/plain")
-        super().add_resource(uri, adapted(function, contents), **own)
+        super().add_resource(uri, adapted(function, lambda it: it if isinstance(it, bytes) else text(it)), **own)
 
     def add_prompt(self, prompt: Any, **options: Any) -> None:
         prompt = prompt if isinstance(prompt, Prompt) else Prompt(prompt, **options)
@@ -379,7 +384,13 @@ class MCPServer(NativeServer):
 
         def append(function: Callable[..., Any]) -> None:
             async def middleware(request: Any, call_next: Any) -> Any:
-                found = await function(get_context(), lambda _: call_next(request))
+                def proceed(ctx: Context) -> Any:
+                    if ctx.params == jsonrpc.parse(request.raw_params):
+                        return call_next(request)
+                    raw = msgspec.Raw(jsonrpc.encode(ctx.params))
+                    return call_next(msgspec.structs.replace(request, params=request.row.read(raw), raw_params=raw))
+
+                found = await function(get_context(), proceed)
                 return ExtensionResult(wire(found)) if isinstance(found, dict | BaseModel) else found
 
             self.add_middleware(middleware)
@@ -394,6 +405,11 @@ class MCPServer(NativeServer):
         app = self.asgi(**http_options(options))
         self.session_manager = SimpleNamespace(run=app.lifespan)  # for the lifespan of a host
         return Starlette(routes=[Mount("/", app)], lifespan=lambda _: app.lifespan())
+
+    sse_app = streamable_http_app  # which serves HTTP+SSE too
+
+    def custom_route(self, path: str, methods: Any, name: Any = None, include_in_schema: Any = True) -> Any:  # noqa: ARG002
+        return super().custom_route(path, methods)
 
     def run(self, transport: Any = "stdio", **options: Any) -> None:
         super().run(transport, **http_options(options))
@@ -438,7 +454,10 @@ class Apps(MCPServer):
 class Client:
     """A connection to a server in this process, behind a command or a URL, whose results are models of mcp_types."""
 
-    def __init__(self, server: Any, mode: str = "auto", read_timeout_seconds: float | None = None) -> None:
+    __getattr__ = lacking
+
+    def __init__(self, server: Any, mode: Any = "auto", read_timeout_seconds: Any = None, **others: Any) -> None:
+        common.check_keywords(others, (), "Client", PAGE)
         revision = {"auto": None, "legacy": "2025-11-25"}.get(mode, mode)
         self._client = native_client.Client(server, **given(timeout=read_timeout_seconds, protocol_version=revision))
 
@@ -448,9 +467,6 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         await self._client.close()
-
-    def __getattr__(self, name: str) -> Any:
-        raise not_possible(f"Client.{name}", PAGE, "dovetail.Client has it")
 
     async def call_tool(self, name: str, arguments: dict[str, Any] | None = None) -> mcp_types.CallToolResult:
         found = await self._client.call_tool(name, arguments or {}, raise_on_error=False)

@@ -5,9 +5,9 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial, partialmethod
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import mcp_types
 import msgspec
@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from dovetail.compat.shared import OUTCOMES, AcceptedElicitation, not_possible, outcome, wire
 from dovetail.engine.context import Context as NativeContext
 from dovetail.engine.context import request_of
+from dovetail.engine.current_context import get_context
 from dovetail.engine.request_context import threads_of
 from dovetail.errors import NotFound, ProtocolError, ToolError
 from dovetail.protocol import jsonrpc
@@ -74,8 +75,20 @@ def official(answer: Any) -> Any:
 # ── the context ──
 
 
+def lacking(self: Any, name: str) -> Any:
+    """The `__getattr__` of what has more in the SDK."""
+    raise AttributeError(f'{type(self).__name__}.{name} has no equal here; see the page "{PAGE}" of the docs')
+
+
 class Context(NativeContext):
     """The SDK's context of a call; also what it calls the request's context, and the session."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]] = {}  # `dataclasses.replace` calls the class with what is new
+
+    def __init__(self, *given: Any, **changed: Any) -> None:
+        super().__init__(*given, **changed) if given else vars(self).update(vars(get_context()), **changed)
+
+    __getattr__ = lacking
 
     @property
     def request_id(self) -> str:
@@ -89,8 +102,9 @@ class Context(NativeContext):
     def method(self) -> str:
         return request_of(self)[1].request.method
 
-    @property
+    @cached_property
     def params(self) -> dict[str, Any]:
+        """What the client sent; a middleware may change it."""
         return cast("dict[str, Any]", jsonrpc.parse(request_of(self)[1].request.raw_params))
 
     @property
@@ -117,8 +131,14 @@ class Context(NativeContext):
     async def elicit_url(self, message: str, url: str, elicitation_id: str) -> Any:
         return await self.ask(ElicitUrl(message, url, elicitation_id=elicitation_id))
 
+    def log(self, level: Any, data: Any, logger: str | None = None, *, logger_name: str | None = None) -> Any:
+        return super().log(level, data, logger or logger_name)
+
+    debug, info = partialmethod(log, "debug"), partialmethod(log, "info")
+    warning, error = partialmethod(log, "warning"), partialmethod(log, "error")
+
     async def create_message(self, messages: Any, related_request_id: Any = None, **options: Any) -> Any:  # noqa: ARG002
-        return await self.ask(Sample(messages, **options))
+        return await self.ask(Sample(messages, **{name: wire(each) for name, each in options.items()}))
 
     async def list_roots(self) -> Any:
         return await self.ask(ListRoots())

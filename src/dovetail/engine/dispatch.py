@@ -5,6 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from dovetail import engine as lazy
 from dovetail.engine import call_tool
 from dovetail.engine.call_tool import EXITS, error_result, is_cancelled, log_failure
@@ -14,6 +16,8 @@ from dovetail.protocol import inbound
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import Result, ToolResult
 from dovetail.registry.functions import Invocation
+from dovetail.registry.registration import from_official
+from dovetail.registry.tools import content_blocks
 from dovetail.schema.encode import OutputError, to_jsonable
 
 if TYPE_CHECKING:
@@ -130,6 +134,9 @@ def _wrap(engine: "Engine", middleware: Middleware, inner: Layer) -> Layer:
         work = middleware(context.request, call_next)
         if call_tool.run_in_context is not None:  # for `get_context`
             work = call_tool.run_in_context(engine, context, invocation, None, work)
-        return await work
+        made = from_official(await work)
+        if not hasattr(made, "encode") or isinstance(made, str):
+            raise TypeError(f"a middleware returned {type(made).__name__}; return what call_next gives, or a result")
+        return replace(made, content=content_blocks(made.content)) if isinstance(made, ToolResult) else made
 
     return layer

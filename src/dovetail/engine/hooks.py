@@ -49,7 +49,7 @@ def add_hooks(engine: "Engine", given: Any) -> None:
     try:
         given = given() if inspect.isclass(given) else given
     except TypeError as problem:
-        raise SetupError(f"{where}: {problem}; give it an object of the class") from None
+        raise SetupError(f"{where}: {problem}; give it an object of the class") from problem
     names = [name for name in dir(type(given)) if name.startswith("on_") and callable(getattr(type(given), name))]
     hooks = {name: _checked(name, getattr(given, name), where) for name in names}
     if not hooks:

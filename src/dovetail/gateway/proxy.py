@@ -395,7 +395,7 @@ class Catalogs:
         return {
             (f"ref/{kind}", name, argument): Completer(
                 invocation=self._invocation(self._forwarder.complete, {"type": f"ref/{kind}", key: name}, argument),
-                takes_arguments=True,
+                names=("value", "arguments"),
                 where=f"completion of {name}, {argument}",
             )
             for kind, key, listing in named

@@ -76,10 +76,12 @@ def read_media(name: str, data: Any, path: Any) -> Any:
     """The data that are given, or those of the file. Raises TypeError unless it is one of the two."""
     if (data is None) == (path is None):
         raise TypeError(f"{name} needs either data or path=")
-    if path is None:
-        return data
-    with open(path, "rb") as file:
-        return file.read()
+    if path is not None:
+        with open(path, "rb") as file:
+            return file.read()
+    if not isinstance(data, bytes):
+        raise TypeError(f"{name}: data must be bytes, not {type(data).__name__}; for a file write path=")
+    return data
 
 
 class _Media(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", metaclass=_MediaType):
@@ -94,10 +96,6 @@ class _Media(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", me
     if TYPE_CHECKING:
         path: Any = ""  # as `open` takes it
         format: str = ""  # "png" is image/png
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.data, bytes):
-            raise _wrong_type(self, "data", "bytes")
 
 
 class Image(_Media, frozen=True, tag_field="type", tag="image"):
@@ -124,17 +122,22 @@ _SUFFIXES = {"bmp": "image/bmp", "avif": "image/avif", "ico": "image/x-icon", "t
 _SUFFIXES |= {"aac": "audio/aac", "webm": "audio/webm", "mp3": "audio/mpeg", "m4a": "audio/mp4", "mp4": "audio/mp4"}
 
 
+def ending_of(name: str, format: str | None) -> str:
+    """A format in small letters. Raises TypeError for a whole type."""
+    if "/" in (format or ""):
+        raise TypeError(f'{name}: format={format!r} is a whole type; write it as mime_type=, or an ending like "png"')
+    return (format or "").lower().removeprefix(".")
+
+
 def _type_of_format(name: str, format: str) -> str:
     """The MIME type for `format="jpg"`, which may be an ending; "" for none."""
-    family, format = f"{name.lower()}/", format.lower()
+    family, format = f"{name.lower()}/", ending_of(name, format)
     known = {"jpg": "image/jpeg", "svg": "image/svg+xml", **_SUFFIXES}.get(format, "")
     return known if known.startswith(family) else format and family + format
 
 
-def _guessed_type(name: str, data: object, path: object) -> str:
+def _guessed_type(name: str, data: bytes, path: object) -> str:
     """The MIME type by the first bytes, else by the suffix of the path. Raises ValueError if neither is known."""
-    if not isinstance(data, bytes):
-        return ""  # `__post_init__` refuses it
     family = f"{name.lower()}/"
     for kind, signature in _SIGNATURES.items():
         if kind.startswith(family) and re.match(signature, data[:4096], re.DOTALL):

@@ -290,7 +290,7 @@ def compile_form(response_type: Any) -> Form:
 def compile_raw_form(schema: Mapping[str, Any]) -> Form:
     """The form for a JSON Schema that the author wrote; its values are dicts. Raises SetupError."""
     if not isinstance(schema, Mapping):
-        raise SetupError(f"{_SCHEMA}: it must be a dict, not {type(schema).__name__}")
+        raise SetupError(f"{_SCHEMA}: it is a class or a dict, not {type(schema).__name__}; choices are a {_PARAMETER}")
     try:
         return _raw_form(encode_json(schema))
     except OutputError as error:

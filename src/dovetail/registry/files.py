@@ -24,7 +24,7 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 
 from dovetail.errors import NotFound, ProtocolError, SetupError
-from dovetail.protocol.types import MAX_URI_LENGTH, EmbeddedResource, ResourceContents, read_media
+from dovetail.protocol.types import MAX_URI_LENGTH, EmbeddedResource, ResourceContents, ending_of, read_media
 from dovetail.protocol.uri_template import normalize_uri
 
 if TYPE_CHECKING:
@@ -429,9 +429,7 @@ class _FileType(msgspec.StructMeta):
         cls, data: Any = None, *, path: Any = None, format: str = "", mime_type: str = "", name: str = "",
         uri: str = "", **named: Any,
     ) -> Any:  # fmt: skip
-        data, ending = read_media("File", data, path), format.lower()
-        if not isinstance(data, bytes):
-            raise TypeError(f"File: data must be bytes, not {type(data).__name__}; for a file write path=")
+        data, ending = read_media("File", data, path), ending_of("File", format)
         name = name or ("resource" if path is None else os.path.basename(path))
         name += f".{ending}" if ending and "." not in name else ""
         mime_type = mime_type or (_TYPES.get(ending, f"application/{ending}") if ending else guess_mime_type(name))

@@ -94,19 +94,19 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
     """A function that suggests values for one argument, or for all."""
 
     invocation: Invocation
-    takes_arguments: bool = False  # the values that the user has already chosen for other arguments
-    names: Sequence[str] = ()  # of the parameters of one for all: the target, the argument, the context
+    names: Sequence[str]  # of its parameters; those of one for all are the target, the argument, the context
+    is_for_all: bool = False
     where: str  # for error messages: "completion of trip, city (mymodule.cities)"
 
     def arguments(self, params: CompleteParams) -> dict[str, Any]:
-        if self.names:
+        if self.is_for_all:
             return dict(zip(self.names, (params.ref, params.argument, params.context), strict=True))
-        others = {"arguments": dict(params.context.arguments)} if self.takes_arguments else {}
-        return {"value": params.argument.value, **others}
+        known = {"value": params.argument.value, "arguments": dict(params.context.arguments)}
+        return {name: known[name] for name in self.names}  # the arguments that the user has already chosen, too
 
     def read(self, value: Any) -> Completion | None:
         """The suggestions in a return value; None if a function for all has nothing to say of this argument."""
-        return None if value is None and self.names else to_completion(value)
+        return None if value is None and self.is_for_all else to_completion(value)
 
     def check(self, catalog: Catalog[Any], name: str, argument: str) -> None:
         """Raises SetupError if the catalog has no such item; an argument that the item does not have is only logged."""
@@ -132,9 +132,8 @@ def compile_completer(
     if not is_right:
         takes = "(ref, argument, context) for all arguments" if subject is None else "(value) or (value, arguments)"
         raise SetupError(f"{info.where}: a completion takes {takes}, not ({', '.join(names)})")
-    invocation, takes_arguments = Invocation.from_info(info, {}), "arguments" in names
-    of_all = names if subject is None else ()
-    return Completer(invocation=invocation, takes_arguments=takes_arguments, names=of_all, where=info.where)
+    invocation = Invocation.from_info(info, {})
+    return Completer(invocation=invocation, names=names, is_for_all=subject is None, where=info.where)
 
 
 def to_completion(value: Any) -> Completion:

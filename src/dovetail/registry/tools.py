@@ -316,16 +316,16 @@ def shape_unstructured(value: Any) -> ToolResult:
         return replace(EMPTY_RESULT, content=(_text(value),))
     if value is None:
         return replace(EMPTY_RESULT, content=(Text(""),))  # some clients need at least one item
-    value = registration.from_official(value)
+    given, value = value, registration.from_official(value)
     if isinstance(value, ToolResult):
         return _complete(value)
     if isinstance(value, CONTENT_TYPES):
         return replace(EMPTY_RESULT, content=(value,))
     if isinstance(value, (list, tuple)) and value and any(isinstance(item, CONTENT_TYPES) for item in value):
-        return replace(EMPTY_RESULT, content=tuple(_as_content(item) for item in value))
+        return replace(EMPTY_RESULT, content=content_blocks(value))
     if _is_wire_result(value):
         return _wire_result(value)
-    return replace(EMPTY_RESULT, content=(_as_content(value),))
+    return replace(EMPTY_RESULT, content=(_as_content(given),))
 
 
 def shape_as_text(value: Any) -> ToolResult:
@@ -339,15 +339,16 @@ def shape_as_text(value: Any) -> ToolResult:
 
 def _complete(result: ToolResult) -> ToolResult:
     """The author's `ToolResult` with all its parts as JSON types and content blocks; raises OutputError."""
-    content: Any = result.content
-    if isinstance(content, (str, *CONTENT_TYPES)):
-        content = (content,)
     meta = None if result.meta is None else to_jsonable(result.meta)
     if meta is not None and not isinstance(meta, dict):
         raise OutputError("the meta of a result must be a dict")
     structured = UNSET if result.structured is UNSET else to_jsonable(result.structured)
-    content = tuple(_as_content(item) for item in content)
-    return replace(result, content=content, structured=structured, meta=meta)
+    return replace(result, content=content_blocks(result.content), structured=structured, meta=meta)
+
+
+def content_blocks(content: Any) -> tuple[Content, ...]:
+    """The content of a result as blocks, also if it is a single one, or holds strings or JSON; raises OutputError."""
+    return tuple(map(_as_content, (content,) if isinstance(content, (str, *CONTENT_TYPES)) else content))
 
 
 def _as_content(item: Any) -> Content:
