@@ -136,11 +136,15 @@ def test_the_site_works_from_a_folder_and_fits_a_phone(site: Path, chromium: Any
     requested: list[str] = []
     tab = chromium.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
     tab.on("request", lambda request: requested.append(request.url))
-    names = ("index", "tools", "sign-in", "from-fastmcp", "troubleshooting", "reference/servers", "quickstart")
-    for name in (*names, "tutorial/5-keys-and-deploying", "examples/gateway/index"):
+    names = ("index", "tools", "sign-in", "from-fastmcp", "from-the-sdk", "troubleshooting", "reference/client")
+    for name in (*names, "quickstart", "tutorial/5-keys-and-deploying", "examples/gateway/index"):
         tab.goto((site / f"{name}.html").as_uri())
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is too wide for a phone"
     tab.set_viewport_size({"width": 1280, "height": 800})
+    for name in names:
+        tab.goto((site / f"{name}.html").as_uri())
+        cut = "each => each.some(table => table.offsetWidth > table.parentNode.clientWidth)"
+        assert not tab.locator(".md-typeset__table").evaluate_all(cut), f"a table of {name} has columns out of sight"
     tab.get_by_role("button", name="Search").first.click()
     tab.get_by_placeholder("Search").fill("rate limit")
     tab.get_by_role("option", name="Too many calls at once").click()
