@@ -122,6 +122,36 @@ def test_the_reference_has_every_public_name_with_its_signature_and_its_options(
     assert "Unpack[" not in "".join(texts.values())
 
 
+def test_the_reference_has_the_methods_and_constructors_that_are_for_its_readers_and_no_others() -> None:
+    texts = dict(api_reference.pages())
+    found = {*headings("\n".join(texts.values()))}
+    methods = ("list_resources", "list_prompts", "get_prompt", "ping", "instructions", "server_info", "set_log_level")
+    assert {f"Client.{method}" for method in methods} | {"TokenStore.save", "Context.notify_tools_changed"} <= found
+    assert not {"Server.http_options", "Auth.for_app", "Elicit.read", "ChangeStream.add", "Result.encode"} & found
+    assert "JwtBearer(\n    client_id: str,\n    assertion: str |" in texts["client"]
+    assert "ClientCredentials(\n    client_id: str,\n    client_secret:" in texts["client"], "its base is not public"
+    assert "\nContext(" not in texts["functions"]
+
+
+def test_a_stale_internal_name_of_the_reference_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_reference, "INTERNAL", {*api_reference.INTERNAL, "Server.gone"})
+    with pytest.raises(ValueError, match=r"Server\.gone"):
+        list(api_reference.pages())
+
+
+def test_the_types_of_the_reference_are_written_out() -> None:
+    texts = dict(api_reference.pages())
+    assert "tags: str | Iterable[str] = ()," in texts["servers"]
+    assert "    leeway: float = 60.0," in texts["authorization"]
+    assert "Approve = Callable[[ToolDefinition, dict[str, Any]], bool | Awaitable[bool]]\n" in texts["client"]
+    assert "await elicit_url(" in texts["functions"]
+    assert ") -> AbstractAsyncContextManager[ChangeStream]\n" in texts["client"], "is not awaited"
+    assert "Options: [ServerOptions](#serveroptions)\n" in texts["servers"]
+    assert re.search(r"^\| `timeout` \| `float \\\| None` \| `30` \| ", texts["client"], re.MULTILINE)
+    for text in texts.values():
+        assert not re.search(r"see (above|below)|\[below\]|Coro\[|\bself: |ClassVar", text)
+
+
 def test_without_the_generator_a_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match=r"python scripts/docs_site\.py"):
