@@ -104,6 +104,10 @@ def test_models_are_given_every_page_as_markdown(site: Path) -> None:
     ]
     for page in linked:
         assert (site / page).read_text() in everything
+    assert "](" not in "".join(re.findall(r"^- \[[^\]]+\]\([^)]+\): (.*)$", text, re.MULTILINE)), "links from elsewhere"
+    assert "- [4. Tests](tutorial/4-tests.md): all of this, checked in a second\n" in text
+    assert "- [SQL](examples/sql/index.md): questions in SQL to a database; shows limits" in text
+    assert "#" not in re.sub(r"^#.*|\w+#", "", text, flags=re.MULTILINE), "a heading is no sentence"
 
 
 def headings(text: str) -> Iterator[str]:
