@@ -16,6 +16,10 @@ from documented import ROOT
 
 PAGES = {"from-fastmcp": "fastmcp", "from-the-sdk": "mcp"}
 COMMANDS = ("fastmcp ", "mcp ")  # of the peers: not run
+NOT_ON_COMPAT = {  # their errors are those of Python, so that the page has to say it
+    "from-fastmcp": {"Client(SERVERS)"},
+    "from-the-sdk": {"mcp.sse_app()", "Client(mcp, elicitation_callback=answer)"},
+}
 
 
 def _spellings(page: str) -> str:
@@ -67,6 +71,18 @@ def test_every_spelling_of_the_peer_runs(page: str) -> None:
         python = fastmcp_environment.environment().python
     cells = [left for left, _ in rows(page) if not left[0].startswith(COMMANDS)]
     assert not problems(PAGES[page], cells, python)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_every_spelling_of_the_peer_runs_on_compat_or_names_the_page(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    title, told = text.partition("\n")[0].removeprefix("# "), text.partition("\n## As it is\n")[2]
+    cells = [left for left, _ in rows(page) if not left[0].startswith(COMMANDS)]
+    unnamed = [each for each in problems(f"compat.{PAGES[page]}", cells) if f'the page "{title}" of' not in each]
+    assert {each.partition("'")[2].partition("']: ")[0] for each in unnamed} == NOT_ON_COMPAT[page]
+    for spelling in NOT_ON_COMPAT[page]:
+        assert any(f"`{name}" in told for name in (spelling, *re.findall(r"\w+(?==|\(\))", spelling))), spelling
 
 
 def test_a_wrong_spelling_is_noticed() -> None:
