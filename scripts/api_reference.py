@@ -1,7 +1,8 @@
 """The reference of the public names, as Markdown: from signatures, docstrings, and the comments beside fields.
 
 Nothing of it is committed: scripts/docs_site.py puts the pages into the site. api_reference.toml says
-which names each page has; a public name that is on none is an error, and so is one that is on two.
+which names each page has; a public name that is on none is an error, and so is one that is on two. All public
+methods of a class are shown, but for those that api_reference.toml calls internal.
 """
 
 import ast
@@ -15,40 +16,53 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 PAGES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+INTERNAL = {*PAGES.pop("internal")["names"]}  # a class stands for its constructor
 MODULES = ("dovetail", "dovetail.auth", "dovetail.authserver", "dovetail.client", "dovetail.client.oauth")
 RECORDS = {"Struct", "TypedDict", "NamedTuple"}  # bases of classes whose fields are their parameters
 DEFAULTS = {"ServerOptions": "Options", "AsgiOptions": "HttpOptions", "RunOptions": "HttpOptions"}  # who has them
 GUIDES = {  # the page whose tables describe these options; others have a comment in the source
     "ServerOptions": "server",
-    "ResourceOptions": "resources",
-    "UiOptions": "apps",
+    **dict.fromkeys(("ResourceOptions", "UiOptions"), "resources"),
     **dict.fromkeys(("AsgiOptions", "RunOptions"), "http"),
     **dict.fromkeys(("CommonOptions", "CommonToolOptions", "ToolOptions"), "tools"),
-    **dict.fromkeys(("HandlerOptions", "SharedOptions", "ClientOptions", "TokenSourceOptions"), "client"),
+    "PromptOptions": "prompts",
+    **dict.fromkeys(("HandlerOptions", "SharedOptions", "ClientOptions"), "client"),
+    **dict.fromkeys(("CallOptions", "TokenSourceOptions"), "client"),
 }
 WIDTH = 88  # of a signature in one line
+MAX_ALIAS = 60  # characters of a type that stands in the place of its alias; longer ones are listed below
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _COMMENT = re.compile(r"  # (?!type:|noqa|fmt:)(.+)$")
 _UNPACKED = re.compile(r"Unpack\[(\w+)\]")
+_NAME = re.compile(r"(?<![\w'\"])(?:[a-z_]+\.)?[A-Z]\w*")  # of a type or a constant, perhaps with its module
+_TYPED = re.compile(r"^```python\n.*?^```|^\| `\w+` \| `[^`]*`", re.MULTILINE | re.DOTALL)  # signatures, and cells
+_CORO = re.compile(r"^Coro\[(.+)\]$")
 _LATE = re.compile(r"""(: |-> )(["'])(.+?)\2""")  # an annotation in quotes
 
 
 def pages() -> Iterator[tuple[str, str]]:
     """Their names and texts. Raises ValueError if a public name is on no page, or on two."""
     home = {name: module for module in MODULES for name in import_module(module).__all__}
+    seen: set[str] = set()
     shown = [name for page in PAGES.values() for name in page["names"] if "." not in name]
     if wrong := sorted({*shown} ^ {*home}) or sorted({name for name in shown if shown.count(name) > 1}):
         raise ValueError(f"scripts/api_reference.toml must have each public name once: {', '.join(wrong)}")
     for file, page in PAGES.items():
         places = [(home.get(name) or name.rpartition(".")[0], name.rpartition(".")[2]) for name in page["names"]]
-        sections = _sections({name: find(module, name) for module, name in places})
-        yield file, "\n\n".join([f"# {page['title']}", page["summary"], *sections]) + "\n"
+        sections = _sections({name: find(module, name) for module, name in places}, seen)
+        text = "\n\n".join([f"# {page['title']}", page["summary"], *sections])
+        yield file, "\n\n".join([text, *_types(text)]) + "\n"
+    if stale := sorted(INTERNAL - seen):
+        raise ValueError(f"scripts/api_reference.toml has internal names that are not there: {', '.join(stale)}")
 
 
 class Definition(NamedTuple):
     module: str
     node: ast.stmt
     lines: Sequence[str]  # of the file
+
+
+_aliases: dict[str, Definition] = {}  # of long types, by their names; filled while signatures are written
 
 
 @functools.cache
@@ -77,66 +91,105 @@ def _names(node: ast.stmt) -> list[str]:
     return [*map(ast.unparse, node.targets)] if isinstance(node, ast.Assign) else []
 
 
-def _sections(definitions: dict[str, Definition | None]) -> Iterator[str]:
+def _sections(definitions: dict[str, Definition | None], seen: set[str]) -> Iterator[str]:
     """One for each name; then one for each group of keyword arguments that these take."""
     unpacked: dict[str, Definition | None] = {}
     for name, definition in definitions.items():
         assert definition is not None, f"{name} is not defined in the package"
-        text = "\n\n".join([f"## {name}", *_parts(name, definition)])
+        text = "\n\n".join([f"## {name}", *_parts(name, definition, seen)])
         unpacked |= {each: find(definition.module, each) for each in _UNPACKED.findall(text)}
         yield _UNPACKED.sub(r"\1", text)
     if unpacked:
-        yield from _sections(unpacked)
+        yield from _sections(unpacked, seen)
 
 
-def _parts(name: str, definition: Definition) -> Iterator[str]:
+def _types(text: str) -> Iterator[str]:
+    """A section with the types that are too long for signatures and tables, which have their names."""
+    wanted = [name for code in _TYPED.findall(text) for name in _NAME.findall(code)]
+    found = {}
+    for name in wanted:  # it grows
+        if name in _aliases and name not in found:
+            found[name] = _plain(_value(_aliases[name]), _aliases[name].module)
+            wanted += _NAME.findall(found[name])
+    if found:
+        yield "## Types\n\n" + _code("\n".join(f"{name} = {found[name]}" for name in sorted(found)))
+
+
+def _parts(name: str, definition: Definition, seen: set[str]) -> Iterator[str]:
     """The paragraphs of a section."""
     node = definition.node
     if isinstance(node, ast.ClassDef):
-        yield from _class(name, node, [*_fields(definition)])
+        yield from _class(name, definition, seen)
     elif isinstance(node, Function):
-        yield from (_signatures(name, [node]), *_prose(node))
+        yield from (_signatures(name, [node], definition.module), *_prose(node))
     else:
         yield _code(ast.unparse(node))
 
 
-def _class(name: str, node: ast.ClassDef, fields: Sequence[str]) -> Iterator[str]:
-    methods: dict[str, list[Function]] = {}  # each with its overloads
-    for each in node.body:
-        if isinstance(each, Function):
-            methods.setdefault(each.name, []).append(each)
+def _class(name: str, definition: Definition, seen: set[str]) -> Iterator[str]:
+    node, fields = definition.node, [*_fields(definition)]
+    assert isinstance(node, ast.ClassDef)
+    methods = _methods(node)
+    seen |= {name, *(f"{name}.{method}" for method in methods)}
     if bases := {*map(ast.unparse, node.bases)} & {base for page in PAGES.values() for base in page["names"]}:
         yield f"It is a `{bases.pop()}`."
-    if "__init__" in methods and not fields and f"{name}(" in _guides():
-        yield _signatures(name, methods["__init__"])
+    if not fields and name not in INTERNAL and (constructors := _constructors(definition)):
+        yield _signatures(name, constructors, definition.module)
     yield from _prose(node)
     if fields:
-        yield "\n".join(["| | type | default | |", "| --- | --- | --- | --- |", *fields])
+        yield _table(fields)
     for method, definitions in methods.items():
-        if method[0] != "_" and re.search(rf"\.{method}\b", _guides()):  # others are there for Dovetail itself
-            yield from (f"### {name}.{method}", _signatures(method, definitions), *_prose(definitions[-1]))
+        if method[0] != "_" and f"{name}.{method}" not in INTERNAL:
+            signatures = _signatures(method, definitions, definition.module)
+            yield from (f"### {name}.{method}", signatures, *_prose(definitions[-1]))
 
 
-@functools.cache
-def _guides() -> str:
-    return "".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))
+def _methods(node: ast.AST) -> dict[str, list[Function]]:
+    """Each with its overloads."""
+    found: dict[str, list[Function]] = {}
+    for each in getattr(node, "body", ()):
+        if isinstance(each, Function):
+            found.setdefault(each.name, []).append(each)
+    return found
 
 
-def _signatures(name: str, definitions: Sequence[Function]) -> str:
-    """Of overloads all but the last one, which is there for Python alone."""
-    return _code("\n".join(_signature(name, each) for each in definitions[:-1] or definitions))
+def _constructors(definition: Definition) -> list[Function]:
+    """Its own, or that of a base which is not public."""
+    bases = [base for base in map(ast.unparse, getattr(definition.node, "bases", ())) if base.startswith("_")]
+    inherited = [_constructors(home) for base in bases if (home := find(definition.module, base))]
+    return next(filter(None, [_methods(definition.node).get("__init__", []), *inherited]), [])
 
 
-def _signature(name: str, node: Function) -> str:
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Without the column of defaults if there are none."""
+    columns = [0, 1, 2, 3] if any(row[2] for row in rows) else [0, 1, 3]
+    lines = [("", "type", "default", ""), ("---",) * 4, *rows]
+    return "\n".join("| " + " | ".join(line[column] for column in columns) + " |" for line in lines)
+
+
+def _signatures(name: str, definitions: Sequence[Function], module: str) -> str:
+    """Of overloads all but the last one, which is there for Python alone, and those with types that are private."""
+    texts = [_signature(name, each, module) for each in definitions[:-1] or definitions]
+    code = _code("\n".join(text for text in texts if len(texts) == 1 or not re.search(r"\b_[A-Z]", text)))
+    links = [f"[{each}](#{each.lower()})" for each in dict.fromkeys(_UNPACKED.findall(code))]
+    return "\n\n".join([code, *(f"Options: {link}" for link in links)])
+
+
+def _signature(name: str, node: Function, module: str) -> str:
     """In one line, or with a line for each parameter."""
-    returns = ast.unparse(node.returns) if node.returns and node.name != "__init__" else ""
-    if {"property", "cached_property"} & {ast.unparse(mark) for mark in node.decorator_list}:
-        return _LATE.sub(r"\1\3", f"{name}: {returns}")
-    parameters = [each for each in _split(ast.unparse(node.args)) if each not in ("self", "cls")]
-    start, end = "await " * isinstance(node, ast.AsyncFunctionDef) + name, f" -> {returns}" * bool(returns)
+    returns = _plain(ast.unparse(node.returns), module) if node.returns and node.name != "__init__" else ""
+    marks = {ast.unparse(mark) for mark in node.decorator_list}
+    if {"property", "cached_property"} & marks:
+        return f"{name}: {returns}"
+    is_awaited = isinstance(node, ast.AsyncFunctionDef) or _CORO.search(returns) is not None
+    if "asynccontextmanager" in marks:
+        is_awaited, returns = False, returns.replace("AsyncIterator", "AbstractAsyncContextManager", 1)
+    parameters = [_plain(each, module) for each in _split(ast.unparse(node.args))]
+    parameters = [each for each in parameters if each not in ("self", "cls") and not each.startswith("self: ")]
+    returned = _CORO.sub(r"\1", returns)
+    start, end = "await " * is_awaited + name, f" -> {returned}" * bool(returned)
     line = f"{start}({', '.join(parameters)}){end}"
-    lines = [f"{start}(", *(f"    {each}," for each in parameters), f"){end}"]
-    return _LATE.sub(r"\1\3", line if len(line) <= WIDTH else "\n".join(lines))
+    return line if len(line) <= WIDTH else "\n".join([f"{start}(", *(f"    {each}," for each in parameters), f"){end}"])
 
 
 def _split(parameters: str) -> Iterator[str]:
@@ -156,7 +209,7 @@ def _spaced(parameter: str) -> str:
     return re.sub(r"^(\w+: [^=]+)=", r"\1 = ", parameter)
 
 
-def _fields(definition: Definition) -> Iterator[str]:
+def _fields(definition: Definition) -> Iterator[tuple[str, ...]]:
     """The rows of a record's fields, those of its bases first; none for a class that is no record."""
     module, node = definition.module, definition.node
     bases = [ast.unparse(base).removeprefix("msgspec.") for base in getattr(node, "bases", ())]
@@ -168,9 +221,11 @@ def _fields(definition: Definition) -> Iterator[str]:
         for name, field in _annotated(node):
             told = described.get(name, field)
             comment = _COMMENT.search(definition.lines[(told.end_lineno or 1) - 1])
-            about = _in_guide(name, GUIDES.get(node.name)) or (comment[1] if comment else "")
-            type_, default = (f"`{text}`" if text else "" for text in (_type(field, module), _default(told)))
-            yield "| " + " | ".join(text.replace("|", "\\|") for text in (f"`{name}`", type_, default, about)) + " |"
+            usual, about = _in_guide(name, GUIDES.get(node.name))
+            type_, default = _plain(ast.unparse(field.annotation), module), _default(told, module) or usual
+            about = about or (comment[1] if comment else "")
+            cells = (f"`{name}`", f"`{type_}`", f"`{default}`" if default else "", about)
+            yield tuple(text.replace("|", "\\|") for text in cells)
 
 
 def _annotated(node: ast.AST) -> Iterator[tuple[str, ast.AnnAssign]]:
@@ -178,34 +233,50 @@ def _annotated(node: ast.AST) -> Iterator[tuple[str, ast.AnnAssign]]:
     for each in getattr(node, "body", ()):
         if isinstance(each, ast.If):
             yield from _annotated(each)
-        elif isinstance(each, ast.AnnAssign) and not ast.unparse(each.target).startswith("_"):
+        elif isinstance(each, ast.AnnAssign) and not re.match(r"_|\w+: ClassVar", ast.unparse(each)):
             yield ast.unparse(each.target), each
 
 
-def _type(field: ast.AnnAssign, module: str) -> str:
-    """With the values of a Literal that has a name."""
-    text = _LATE.sub(r"\1\3", f": {ast.unparse(field.annotation)}").removeprefix(": ")
-    return re.sub(r"[A-Za-z_.]+", lambda name: _literal(find(module, name[0])) or name[0], text)
+def _plain(text: str, module: str) -> str:
+    """As a reader wants it: names without modules, the values of constants, and short types in place of their names."""
+    text = _LATE.sub(r"\1\3", f": {text}").removeprefix(": ")
+    return _NAME.sub(lambda name: _written_out(name[0], module), text)
 
 
-def _literal(definition: Definition | None) -> str:
-    value = getattr(definition.node, "value", None) if definition else None
-    text = ast.unparse(value) if value else ""
-    return text if text.startswith("Literal[") else ""
+def _written_out(name: str, module: str) -> str:
+    definition = find(module, name)
+    if definition is None:
+        return name
+    value, own = _value(definition), name.rpartition(".")[2]
+    if not value or len(value) > MAX_ALIAS:
+        if value and _aliases.setdefault(own, definition) != definition:
+            raise ValueError(f"{own} of {definition.module} is another type in {_aliases[own].module}")
+        return own
+    return _plain(value, definition.module)
 
 
-def _default(field: ast.AnnAssign) -> str:
+def _value(definition: Definition) -> str:
+    """Of a constant, or of a name for a type; empty for classes and type variables."""
+    value = getattr(definition.node, "value", None)
+    return "" if value is None or isinstance(value, ast.Call) else ast.unparse(value)
+
+
+def _default(field: ast.AnnAssign, module: str) -> str:
     value = field.value
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "msgspec.field":
         value = next((each.value for each in value.keywords if (each.arg or "").startswith("default")), None)
-    return ast.unparse(value) if value else ""
+    return _plain(ast.unparse(value), module) if value else ""
 
 
-def _in_guide(name: str, page: str | None) -> str:
-    """What a guide's table says in the last cell of the row that begins with this name, with links from here."""
-    row = rf"^\| [^|]*`{name}(?:=[^`]*)?`.*\| (.*) \|$"
+def _in_guide(name: str, page: str | None) -> tuple[str, str]:
+    """What a guide's table has in the row of this name: its default, if a number, and the last cell with its links."""
+    row = rf"^\| [^|]*`{name}(?:=(\d+)?[^`]*)?`.*\| (.*) \|$(?!\n\| ---)"
     found = re.search(row, (ROOT / "docs" / f"{page}.md").read_text(), re.MULTILINE) if page else None
-    return re.sub(r"\]\((?=\w)(?!https?:)", "](../", found[1]).replace("](#", f"](../{page}.md#") if found else ""
+    if found is None:
+        return "", ""
+    text = re.sub(r"\]\((?=\w)(?!https?:)", "](../", found[2]).replace("](#", f"](../{page}.md#")
+    text = re.sub(r"\bsee (?:above|below)\b", f"see [{page}](../{page}.md)", text).replace("[below]", "[there]")
+    return found[1] or "", text
 
 
 def _prose(node: ast.ClassDef | Function) -> Iterator[str]:

@@ -6,6 +6,7 @@ plain sentence says what is missing: tests are then skipped, and fail where CI=t
 """
 
 import os
+import posixpath
 import re
 import shutil
 import subprocess
@@ -29,7 +30,9 @@ EXAMPLES = ROOT / "examples"
 ICON = ROOT / "src" / "dovetail" / "console" / "static" / "icon.svg"
 UNWANTED = shutil.ignore_patterns("README.md", "__pycache__", "*.db", "*.log", ".*")
 _MARK = re.compile(r"^<!--.*-->\n", re.MULTILINE)  # says to a test what a block shows
-_ROW = re.compile(r"^\| \[[^\]]*\]\((?P<page>[^)#]+\.md)\) \| (?P<about>.*) \|$", re.MULTILINE)
+TELLING = ("index.md", "command.md", "examples/index.md", "tutorial/1-tools.md")  # what other pages are about
+_ROW = re.compile(r"^(?:\| |\d\. )\[[^\]]*\]\((?P<page>[^)#]+\.md)\)(?: \| (.*) \||: (.*)\.)$", re.MULTILINE)
+_LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 _TO_DOCS = re.compile(r"\]\(((?:\.\./)+)docs/")  # of the examples
 _TO_EXAMPLES = re.compile(r"\]\(((?:\.\./)*)\.\./examples/")
 _README = re.compile(r"\]\(((?:[^):]*/)?)README\.md")
@@ -127,7 +130,11 @@ def navigation(items: list[Any] | None = None, section: str = "") -> Iterator[En
 def _write_for_models(texts: Mapping[str, str], site: Path) -> None:
     """The pages as Markdown; llms.txt, which lists them; llms-full.txt, which holds them all."""
     project = tomllib.loads(CONFIGURATION.read_text())["project"]
-    about = {row["page"]: row["about"] for row in _ROW.finditer(texts["index.md"])}
+    about: dict[str, str] = {}
+    for teller in TELLING:
+        for row in _ROW.finditer(texts[teller]):
+            page = posixpath.normpath(posixpath.join(posixpath.dirname(teller), row["page"]))
+            about.setdefault(page, _LINK.sub(r"\1", row[2] or row[3]).replace(" | ", "; shows "))
     lines, last = [f"# {project['site_name']}", "", f"> {project['site_description']}"], ""
     for section, title, page in navigation():
         lines += ["", f"## {section}", ""] if section != last else []
@@ -140,7 +147,7 @@ def _write_for_models(texts: Mapping[str, str], site: Path) -> None:
 
 def _first_sentence(text: str) -> str:
     paragraph = " ".join(text.split("\n\n", 2)[1].split())
-    return re.split(r"(?<=[.:]) ", paragraph)[0].removesuffix(".").removesuffix(":")
+    return _LINK.sub(r"\1", re.split(r"(?<=[.:]) ", paragraph)[0].removesuffix(".").removesuffix(":"))
 
 
 def main() -> int:

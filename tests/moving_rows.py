@@ -112,7 +112,7 @@ from inspect import signature
 import httpx2
 from starlette.applications import Starlette
 from fastmcp import Client, Context, FastMCP
-from fastmcp.dependencies import *
+from fastmcp.dependencies import Depends
 from fastmcp.exceptions import ToolError
 from fastmcp.prompts import Message
 from fastmcp.resources import DirectoryResource, FileResource
@@ -145,7 +145,7 @@ class Checked(FastMCP):
     def run(self, *arguments, **options):
         "Only checks what it is to run with."
         signature(FastMCP.run).bind(self, *arguments, **options)
-        signature(FastMCP.run_http_async).bind_partial(self, **options)
+        signature(getattr(FastMCP, "run_http_async", FastMCP.run)).bind_partial(self, **options)
 
     async def run_async(self, *arguments, **options):
         self.run(*arguments, **options)
@@ -172,8 +172,9 @@ from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken, TokenVerifier
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.transport_security import TransportSecuritySettings
-from mcp.types import *
-from mcp.server.mcpserver import *
+from mcp.types import CallToolResult, CreateMessageResult, ElicitResult, ListRootsResult
+from mcp.types import SamplingMessage, TextContent, ToolAnnotations
+from mcp.server.mcpserver import AssistantMessage, Context, Image, MCPServer, Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resources import FileResource
 from starlette.applications import Starlette
@@ -213,21 +214,41 @@ async def call(name: str) -> None:
     if result.is_error:
         raise ToolError(result.content[0].text)
 """
-COMPAT = (
-    MCP.partition("async def sample(")[0]
-    .replace("from mcp.types import *", "from mcp_types import *")
-    .replace("mcpserver import *", "mcpserver import AssistantMessage, Context, Image, MCPServer, Resolve")
-    .replace("from mcp.", "from dovetail.compat.mcp.")
-    .replace("from mcp import", "import dovetail\nfrom dovetail.compat.mcp import")
-    + """
+LACKING = """
+try:
+    from {module} import {name}
+except ImportError as problem:
+    def {name}(*arguments, told=problem, **options):
+        raise told
+"""
+NATIVE = """
+import dovetail
+
+def fill_in(request):
+    return {"city": "Rome"} if "city" in request.fields else {"value": True}
+
 async def call(name: str) -> None:
-    answers = {"elicitation_handler": lambda asked: {"city": "Rome"} if asked.mode == "form" else True}
-    async with dovetail.Client(mcp, sampling_handler=lambda _: "Short.", roots=[], **answers) as client:
+    handlers = {"elicitation_handler": fill_in, "sampling_handler": lambda _: "Short.", "roots": []}
+    async with dovetail.Client(mcp, protocol_version="2025-11-25", **handlers) as client:
         await client.call_tool(name)
 """
-)
-PRELUDES = {"dovetail": DOVETAIL, "fastmcp": FASTMCP, "mcp": MCP, "compat": COMPAT}
-TOOL = {"dovetail": "@server.tool", "fastmcp": "@mcp.tool", "mcp": "@mcp.tool()", "compat": "@mcp.tool()"}
+
+
+def on_compat(library: str, prelude: str) -> str:
+    """The same on dovetail.compat, with a client of Dovetail; a name that it lacks fails when it is used."""
+    lines = []
+    for line in prelude.replace("import httpx2", "import httpx as httpx2").splitlines():
+        found = re.fullmatch(rf"from {library}\b(\S*) import (.+)", line)
+        names = found[2].split(", ") if found else []
+        lines += [LACKING.format(module=f"dovetail.compat.{library}{found[1]}", name=name) for name in names]
+        lines += [] if found else [line]
+    return "\n".join(lines) + NATIVE
+
+
+PRELUDES = {"dovetail": DOVETAIL, "fastmcp": FASTMCP, "mcp": MCP}
+PRELUDES |= {"compat.fastmcp": on_compat("fastmcp", FASTMCP), "compat.mcp": on_compat("mcp", MCP)}
+TOOL = {"dovetail": "@server.tool", "fastmcp": "@mcp.tool", "mcp": "@mcp.tool()"}
+TOOL |= {"compat.fastmcp": TOOL["fastmcp"], "compat.mcp": TOOL["mcp"]}
 FUNCTIONS = {  # what stands below a decorator
     "tool": "async def search(text: str = '') -> str: return 'found: ' + text",
     "prompt": "def plan(city: str = 'Rome') -> str: return 'Plan ' + city",

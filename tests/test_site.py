@@ -104,6 +104,10 @@ def test_models_are_given_every_page_as_markdown(site: Path) -> None:
     ]
     for page in linked:
         assert (site / page).read_text() in everything
+    assert "](" not in "".join(re.findall(r"^- \[[^\]]+\]\([^)]+\): (.*)$", text, re.MULTILINE)), "links from elsewhere"
+    assert "- [4. Tests](tutorial/4-tests.md): all of this, checked in a second\n" in text
+    assert "- [SQL](examples/sql/index.md): questions in SQL to a database; shows limits" in text
+    assert "#" not in re.sub(r"^#.*|\w+#", "", text, flags=re.MULTILINE), "a heading is no sentence"
 
 
 def headings(text: str) -> Iterator[str]:
@@ -122,6 +126,36 @@ def test_the_reference_has_every_public_name_with_its_signature_and_its_options(
     assert "Unpack[" not in "".join(texts.values())
 
 
+def test_the_reference_has_the_methods_and_constructors_that_are_for_its_readers_and_no_others() -> None:
+    texts = dict(api_reference.pages())
+    found = {*headings("\n".join(texts.values()))}
+    methods = ("list_resources", "list_prompts", "get_prompt", "ping", "instructions", "server_info", "set_log_level")
+    assert {f"Client.{method}" for method in methods} | {"TokenStore.save", "Context.notify_tools_changed"} <= found
+    assert not {"Server.http_options", "Auth.for_app", "Elicit.read", "ChangeStream.add", "Result.encode"} & found
+    assert "JwtBearer(\n    client_id: str,\n    assertion: str |" in texts["client"]
+    assert "ClientCredentials(\n    client_id: str,\n    client_secret:" in texts["client"], "its base is not public"
+    assert "\nContext(" not in texts["functions"]
+
+
+def test_a_stale_internal_name_of_the_reference_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_reference, "INTERNAL", {*api_reference.INTERNAL, "Server.gone"})
+    with pytest.raises(ValueError, match=r"Server\.gone"):
+        list(api_reference.pages())
+
+
+def test_the_types_of_the_reference_are_written_out() -> None:
+    texts = dict(api_reference.pages())
+    assert "tags: str | Iterable[str] = ()," in texts["servers"]
+    assert "    leeway: float = 60.0," in texts["authorization"]
+    assert "Approve = Callable[[ToolDefinition, dict[str, Any]], bool | Awaitable[bool]]\n" in texts["client"]
+    assert "await elicit_url(" in texts["functions"]
+    assert ") -> AbstractAsyncContextManager[ChangeStream]\n" in texts["client"], "is not awaited"
+    assert "Options: [ServerOptions](#serveroptions)\n" in texts["servers"]
+    assert re.search(r"^\| `timeout` \| `float \\\| None` \| `30` \| ", texts["client"], re.MULTILINE)
+    for text in texts.values():
+        assert not re.search(r"see (above|below)|\[below\]|Coro\[|\bself: |ClassVar", text)
+
+
 def test_without_the_generator_a_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match=r"python scripts/docs_site\.py"):
@@ -136,11 +170,15 @@ def test_the_site_works_from_a_folder_and_fits_a_phone(site: Path, chromium: Any
     requested: list[str] = []
     tab = chromium.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
     tab.on("request", lambda request: requested.append(request.url))
-    names = ("index", "tools", "sign-in", "from-fastmcp", "troubleshooting", "reference/servers", "quickstart")
-    for name in (*names, "tutorial/5-keys-and-deploying", "examples/gateway/index"):
+    names = ("index", "tools", "sign-in", "from-fastmcp", "from-the-sdk", "troubleshooting", "reference/client")
+    for name in (*names, "quickstart", "tutorial/5-keys-and-deploying", "examples/gateway/index"):
         tab.goto((site / f"{name}.html").as_uri())
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is too wide for a phone"
     tab.set_viewport_size({"width": 1280, "height": 800})
+    for name in names:
+        tab.goto((site / f"{name}.html").as_uri())
+        cut = "each => each.some(table => table.offsetWidth > table.parentNode.clientWidth)"
+        assert not tab.locator(".md-typeset__table").evaluate_all(cut), f"a table of {name} has columns out of sight"
     tab.get_by_role("button", name="Search").first.click()
     tab.get_by_placeholder("Search").fill("rate limit")
     tab.get_by_role("option", name="Too many calls at once").click()

@@ -52,7 +52,7 @@ class UiOptions(CommonOptions, total=False):
     description: str
     ttl_ms: int
     cache_scope: CacheScope
-    csp: Mapping[str, Sequence[str]]
+    csp: Mapping[str, Sequence[str]]  # what it may load: origins by connect, resource, frame, base_uri
 
 
 # ── views ──
