@@ -103,6 +103,12 @@ def test_the_types_are_those_of_the_official_package() -> None:
     assert LATEST_MODERN_VERSION == MODERN
 
 
+def test_all_types_can_be_imported_at_once() -> None:
+    names: dict[str, Any] = {}
+    exec("from dovetail.compat.mcp.types import *", names)
+    assert names["TextContent"] is mcp_types.TextContent
+
+
 def test_a_name_without_an_equal_is_an_error_that_names_the_page() -> None:
     with pytest.raises(ImportError, match=PAGE):
         from dovetail.compat.mcp.server.mcpserver import NoSuchThing  # noqa: F401

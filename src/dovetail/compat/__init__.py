@@ -35,7 +35,7 @@ class PeerModules(MetaPathFinder, Loader):
 
         def find(name: str) -> Any:
             is_module = name in getattr(source, "MODULES", ()) and name not in vars(source)
-            if name.startswith("__") or is_module:
+            if (name.startswith("__") and name != "__all__") or is_module:
                 raise AttributeError(name)  # the import system looks for a module then
             return getattr(source, name)
 
