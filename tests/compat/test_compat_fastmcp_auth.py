@@ -265,6 +265,58 @@ async def test_the_middleware_guards_by_tag_what_is_listed_called_and_read_also_
         assert (await client.call_tool("read", {"uri": "data://a/guarded"})).data == "a"
 
 
+async def test_what_functions_read_passes_the_hooks_of_middleware() -> None:
+    class Refuse(Middleware):
+        async def on_read_resource(self, context: MiddlewareContext, call_next: Any) -> Any:
+            if context.message.uri == "data://secret":
+                raise ToolError("refused")
+            return await call_next(context)
+
+    server = FastMCP("test", middleware=[Refuse()])
+    server.resource("data://{name}", name="any")(lambda name: name)
+
+    @server.tool
+    async def read(name: str, ctx: Context) -> str:
+        return str((await ctx.read_resource(f"data://{name}")).contents[0].content)
+
+    async with Client(server) as client:
+        assert (await client.call_tool("read", {"name": "open"})).data == "open"
+        with pytest.raises(ToolError, match="refused"):
+            await client.call_tool("read", {"name": "secret"})
+
+
+async def test_what_a_mounted_server_guards_stays_guarded() -> None:
+    mounted = FastMCP("mounted", middleware=[AuthMiddleware(auth=require_scopes("write"))])
+    mounted.tool(plain, auth=require_scopes("read"))
+    mounted.resource("data://a")(plain)
+    server = FastMCP("test")
+    server.mount(mounted)
+
+    @server.tool
+    async def read(ctx: Context) -> str:
+        return str((await ctx.read_resource("data://a")).contents[0].content)
+
+    for scopes, expected in (({"read"}, set()), ({"write"}, set()), ({"read", "write"}, {"plain"})):
+        async with Client(server, principal=Principal(subject="ann", scopes=frozenset(scopes))) as client:
+            assert await names(client) == {"read", *expected}
+            assert len(await client.list_resources()) == ("write" in scopes)
+            if "write" in scopes:
+                assert (await client.call_tool("read")).data == "plain"
+            else:
+                with pytest.raises(dovetail.DovetailError):
+                    await client.call_tool("read")
+
+
+async def test_a_check_may_look_at_headers() -> None:
+    server = FastMCP("test")
+    server.tool(plain, auth=lambda _: get_http_headers().get("x-key") == "good")
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "plain", "arguments": {}}}
+    with TestClient(server.http_app(stateless_http=True), base_url=ORIGIN) as http:
+        for key, expected in (("good", '"result"'), ("bad", '"error"')):
+            headers = {"accept": "application/json, text/event-stream", "x-key": key}
+            assert expected in http.post("/mcp", json=body, headers=headers).text
+
+
 # ── verifiers ──
 
 
@@ -492,6 +544,7 @@ async def test_a_user_may_come_in_where_no_scopes_are_asked_for() -> None:
 
 
 PROGRAM = """
+import httpx
 from dovetail.compat.fastmcp import FastMCP
 from dovetail.compat.fastmcp.server.auth import require_scopes
 from dovetail.compat.fastmcp.server.middleware import AuthMiddleware
@@ -507,14 +560,23 @@ def theirs() -> str:
 def ours() -> str:
     return "ours"
 
+@server.tool
+async def over_http(name: str) -> str:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": {}}}
+    transport = httpx.ASGITransport(server.http_app(stateless_http=True))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as http:
+        return (await http.post("/mcp", json=body, headers={"accept": "application/json, text/event-stream"})).text
+
 server.mount(mounted)
 server.run()
 """
 
 
-async def test_on_stdio_the_user_of_this_machine_may_use_everything(tmp_path: Path) -> None:
+async def test_only_on_stdio_the_user_of_this_machine_may_use_everything(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     async with Client([sys.executable, str(path)]) as client:
-        assert await names(client) == {"ours", "theirs"}
-        assert [(await client.call_tool(name)).data for name in ("ours", "theirs")] == ["ours", "theirs"]
+        assert await names(client) == {"ours", "theirs", "over_http"}
+        for name in ("ours", "theirs"):
+            assert (await client.call_tool(name)).data == name
+            assert '"error"' in (await client.call_tool("over_http", {"name": name})).data

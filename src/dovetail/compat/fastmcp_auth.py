@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from dovetail.auth import Auth, Introspection, Jwt
+from dovetail.auth import Auth, Introspection, Jwt, Principal
 from dovetail.authserver import AuthServer, Provider, SignIn, providers
 from dovetail.compat import no_equal
-from dovetail.compat.fastmcp_context import PAGE, lacking
+from dovetail.compat.fastmcp_context import PAGE, Context, lacking
 from dovetail.compat.shared import AccessToken, PeerVerifier
+from dovetail.engine.current_context import get_context
 
 log = logging.getLogger("dovetail.compat")
 Scopes = Sequence[str] | str | None
@@ -62,6 +63,14 @@ async def run_auth_checks(checks: AuthCheck | Sequence[AuthCheck], ctx: AuthCont
         log.exception("a check failed, which denies access")
         return False
     return True
+
+
+async def may_use(checks: Any, found: Any, principal: Principal | None) -> bool:
+    """Whether the checks let a caller use a component. On stdio it is the user of this machine."""
+    if principal is None and Context.transport.fget(get_context()) == "stdio":  # type: ignore[attr-defined]
+        return True
+    token = None if principal is None else AccessToken.from_principal(principal)
+    return await run_auth_checks(checks, AuthContext(token, found))
 
 
 # ── verifiers and providers ──
