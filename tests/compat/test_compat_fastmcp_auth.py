@@ -349,18 +349,32 @@ STATIC = StaticTokenVerifier({
     "dev-ann": {"client_id": "ann@example.com", "scopes": ["read", "write"], "sub": "ann"},
     "dev-guest": {"client_id": "guest", "scopes": []},
 }, required_scopes=["read"])  # fmt: skip
-JWT = JWTVerifier(
-    public_key=RSA.as_pem(private=False).decode(), issuer=ISSUER, audience=ENDPOINT, algorithm="RS256",
-    required_scopes=["notes:read"],
-)  # fmt: skip
+KEY: Any = {
+    "public_key": RSA.as_pem(private=False).decode(), "issuer": ISSUER, "audience": ENDPOINT, "algorithm": "RS256",
+}  # fmt: skip
+JWT = JWTVerifier(**KEY, required_scopes=["notes:read"])
+
+
+class Stricter(JWTVerifier):
+    async def verify_token(self, token: str) -> AccessToken | None:
+        found = await super().verify_token(token)
+        return found if found is not None and found.claims["sub"] == "alice" else None
+
+
+class Elsewhere(TokenVerifier):
+    async def verify_token(self, token: str) -> AccessToken | None:
+        return AccessToken(token, "own", resource="https://other.example.com/mcp")
+
+
 SECRET = JWTVerifier(public_key="a shared secret of 32 characters", issuer=ISSUER, audience=ENDPOINT, algorithm="HS256")
 GOOD: list[tuple[Any, str, dict[str, Any]]] = [
     (STATIC, "dev-ann", {"client": "ann@example.com", "scopes": ["read", "write"], "sub": "ann"}),
     (JWT, token(claims(aud=ENDPOINT)), {"client": "editor", "scopes": ["notes:read", "notes:write"], "sub": "alice"}),
     (OwnVerifier(), "own-token", {"client": "own", "scopes": ["read"], "sub": None}),
-    (MultiAuth(verifiers=[STATIC, JWT], required_scopes=[]), token(claims(aud=ENDPOINT, scope="")), {
-        "client": "editor", "scopes": [], "sub": "alice",
+    (MultiAuth(verifiers=[STATIC, JWT], required_scopes=[]), token(claims(aud=ENDPOINT, scope="notes:read")), {
+        "client": "editor", "scopes": ["notes:read"], "sub": "alice",
     }),
+    (Stricter(**KEY), token(claims(aud=ENDPOINT, scope="")), {"client": "editor", "scopes": [], "sub": "alice"}),
 ]  # fmt: skip
 
 
@@ -382,6 +396,12 @@ def test_a_caller_with_a_good_token_is_known_and_its_token_is_not(
     (JWT, token(claims(aud=ENDPOINT, iss="https://evil.example.com")), 401),
     (JWT, token(claims(aud=ENDPOINT), algorithm="ES256", key=EC), 401),
     (JWT, token(claims(aud=ENDPOINT, scope="other")), 403),
+    (Stricter(**KEY), token(claims(aud=ENDPOINT, sub="eve")), 401),
+    (RemoteAuthProvider(Stricter(**KEY), [ISSUER], ORIGIN), token(claims(aud=ENDPOINT, sub="eve")), 401),
+    (RemoteAuthProvider(Elsewhere(), [ISSUER], ORIGIN), "any", 401),
+    (MultiAuth(verifiers=[Elsewhere()], base_url=ORIGIN), "any", 401),
+    (MultiAuth(verifiers=[STATIC, JWT], required_scopes=[]), "dev-guest", 401),
+    (MultiAuth(verifiers=[OwnVerifier(), JWT]), token(claims(aud=ENDPOINT, scope="other")), 401),
 ])  # fmt: skip
 def test_a_token_of_another_issuer_for_another_server_or_without_scopes_is_refused(
     auth: Any, bad: str, status: int
@@ -493,6 +513,12 @@ def test_what_a_provider_can_not_do_is_refused_and_what_has_no_effect_is_logged(
     for attempt in (
         lambda: GitHubProvider(**COMMON, allowed_client_redirect_uris=["http://localhost:*"]),
         lambda: AzureProvider.from_b2c(tenant_name="a"),
+        lambda: OIDCProxy(**COMMON, config_url=f"https://a.example{OPEN_ID}", token_verifier=JWT),
+        lambda: type("Own", (GitHubProvider,), {"verify_token": OwnVerifier.verify_token})(**COMMON),
+        lambda: OAuthProxy(
+            upstream_authorization_endpoint="a", upstream_token_endpoint="b", upstream_client_id="c",
+            token_verifier=Stricter(**KEY), base_url=ORIGIN,
+        ),
         lambda: OAuthProxy(
             upstream_authorization_endpoint="a", upstream_token_endpoint="b", upstream_client_id="c",
             token_verifier=STATIC, base_url=ORIGIN,

@@ -81,6 +81,7 @@ class AuthProvider:
 
     issuers: Sequence[str] = ()  # where clients get tokens, if the verifiers do not say it
     options: Mapping[str, Any] = {}  # more of `Auth`
+    _path, _asked = "", None
     __getattr__ = lacking
 
     def __init__(self, base_url: Any = None, required_scopes: Scopes = None) -> None:
@@ -93,9 +94,25 @@ class AuthProvider:
     def verifiers(self, path: str) -> list[Any]:  # noqa: ARG002
         raise no_equal(type(self).__name__, PAGE, "give Server(auth=) an AuthServer, a verifier or a function")
 
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """For what asks this itself, such as a subclass that overrides it."""
+        if self._asked is None:
+            self._asked = self.verifiers(self._path)
+        for each in self._asked:
+            if (found := await each.verify(token)) is not None:
+                return AccessToken.from_principal(found) if found.may(*self.required_scopes) else None
+        return None
+
+    def sources(self, path: str) -> list[Any]:
+        """Its verifiers; a `verify_token` of a user's own decides in their place."""
+        self._path = path
+        if type(self).verify_token is AuthProvider.verify_token:
+            return self.verifiers(path)
+        return [PeerVerifier(self, None, self.public_url(path), needs_resource=False)]
+
     def auth(self, path: str) -> Auth:
         options = {"public_url": self.public_url(path), "scopes": self.required_scopes, **self.options}
-        return Auth(self.verifiers(path), authorization_servers=self.issuers, **options)
+        return Auth(self.sources(path), authorization_servers=self.issuers, **options)
 
 
 def _scopes(given: Scopes) -> list[str]:
@@ -104,12 +121,6 @@ def _scopes(given: Scopes) -> list[str]:
 
 class TokenVerifier(AuthProvider):
     """A verifier; a user's own has `verify_token`."""
-
-    async def verify_token(self, token: str) -> AccessToken | None:
-        raise NotImplementedError(f"{type(self).__name__}.verify_token")
-
-    def verifiers(self, path: str) -> list[Any]:
-        return [PeerVerifier(self, None, self.public_url(path), needs_resource=False)]
 
 
 class JWTVerifier(TokenVerifier):
@@ -182,11 +193,12 @@ class RemoteAuthProvider(AuthProvider):
         super().__init__(base_url, token_verifier.required_scopes)
         del resource_name  # it is that of the server
         documentation = None if resource_documentation is None else str(resource_documentation)
+        token_verifier.base_url = token_verifier.base_url or self.base_url  # its tokens are for this server
         self._verifier, self.issuers = token_verifier, [str(each) for each in authorization_servers]
         self.options = {"scopes_supported": _scopes(scopes_supported), "documentation": documentation}
 
     def verifiers(self, path: str) -> list[Any]:
-        return self._verifier.verifiers(path)
+        return self._verifier.sources(path)
 
 
 def _issuer(issuer: str, keys: str, audience: str = "", listed: str = "{issuer}") -> Callable[..., RemoteAuthProvider]:
@@ -216,6 +228,21 @@ ScalekitProvider = _issuer(
 SupabaseProvider = _issuer("{project_url}/auth/v1", "{issuer}/.well-known/jwks.json", "authenticated")
 
 
+class Scoped:
+    """A verifier, for tokens that have some scopes."""
+
+    def __init__(self, verifier: Any, scopes: Sequence[str]) -> None:
+        self._verifier, self._scopes = verifier, scopes
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._verifier, name)
+        return (lambda state: Scoped(found(state), self._scopes)) if name == "for_app" else found
+
+    async def verify(self, token: str) -> Any:
+        found = await self._verifier.verify(token)
+        return found if found is not None and found.may(*self._scopes) else None
+
+
 class MultiAuth(AuthProvider):
     """Several of them: the first that knows a token counts."""
 
@@ -231,20 +258,22 @@ class MultiAuth(AuthProvider):
         scopes = first.required_scopes if required_scopes is None else required_scopes
         super().__init__(base_url or first.base_url, scopes)
         self.issuers = first.issuers
+        for each in self._parts:
+            each.base_url = each.base_url or self.base_url
 
     def verifiers(self, path: str) -> list[Any]:
-        return [found for each in self._parts for found in each.verifiers(path)]
+        return [Scoped(found, each.required_scopes) for each in self._parts for found in each.sources(path)]
 
 
 # ── users sign in at an identity provider ──
 
 REFUSED = {  # keywords that would be a risk to ignore
     "allowed_client_redirect_uris", "client_auth_method", "enable_cimd", "extra_token_params", "identity_assertion",
-    "resource_base_url", "token_issuer",
+    "resource_base_url", "token_issuer", "token_verifier",
 }  # fmt: skip
 OWN = {  # keywords of single classes
     "audience", "authkit_domain", "aws_region", "base_authority", "config_url", "domain", "identifier_uri", "tenant_id",
-    "token_verifier", "algorithm", "user_pool_id",
+    "algorithm", "user_pool_id",
 }  # fmt: skip
 OPENID = {"openid", "profile", "email", "offline_access"}
 
@@ -267,6 +296,8 @@ class OIDCProxy(AuthProvider):
         valid_scopes: Scopes = None, additional_authorize_scopes: Scopes = None, **own: Any,
     ) -> None:  # fmt: skip
         super().__init__(base_url, required_scopes)
+        if type(self).verify_token is not AuthProvider.verify_token:
+            raise no_equal(f"{type(self).__name__}.verify_token", PAGE, "SignIn(…, scopes_for=) chooses who gets what")
         self.own, self.credentials = own, (client_id, client_secret or "")
         self.scopes_supported = list(dict.fromkeys([*self.required_scopes, *_scopes(valid_scopes)]))
         self._more_scopes = _scopes(additional_authorize_scopes)
@@ -334,8 +365,8 @@ class OAuthProxy(OIDCProxy):
         upstream_authorization_endpoint: Any, upstream_token_endpoint: Any, required_scopes: Scopes = None, **own: Any,
     ) -> None:  # fmt: skip
         del upstream_authorization_endpoint, upstream_token_endpoint
-        if not isinstance(token_verifier, JWTVerifier):
-            fix = "without a JWTVerifier, which names the issuer, write SignIn(Provider(…), client_id, client_secret)"
+        if type(token_verifier) is not JWTVerifier:
+            fix = "without a plain JWTVerifier, which names the issuer, write SignIn(Provider(…), id, secret)"
             raise no_equal(f"OAuthProxy(token_verifier={type(token_verifier).__name__})", PAGE, fix)
         scopes, issuer = required_scopes or token_verifier.required_scopes, token_verifier.trusted[0]
         own |= {"client_id": upstream_client_id, "client_secret": upstream_client_secret}
