@@ -415,6 +415,21 @@ def test_a_verifier_without_issuer_or_audience_is_refused(given: Mapping[str, An
         JWTVerifier(jwks_uri="https://login.example.com/jwks", **given)
 
 
+async def test_users_of_one_program_whom_a_verifier_names_in_claims_do_not_share_state() -> None:
+    server = FastMCP("test")
+
+    @server.tool
+    async def remember(text: str, ctx: Context) -> str:
+        before = await ctx.get_state("text")
+        await ctx.set_state("text", text)
+        return str(before)
+
+    for user, expected in (("ann", "None"), ("bob", "None"), ("ann", "of ann")):
+        caller = AccessToken("any", "editor", claims={"sub": user}).to_principal()
+        async with Client(server, principal=caller) as client:
+            assert (await client.call_tool("remember", {"text": f"of {user}"})).data == expected
+
+
 async def test_the_issuer_is_asked_about_tokens() -> None:
     async with site() as issuer:
         verifier = IntrospectionTokenVerifier(
