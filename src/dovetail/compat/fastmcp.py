@@ -38,6 +38,7 @@ __path__: list[str] = []
 log = logging.getLogger("dovetail.compat")
 MARK = "__fastmcp__"  # the attribute of functions that the standalone decorators have marked
 UI_TYPE = "text/html;profile=mcp-app"
+HEADERS = {"accept", "accept-encoding", "connection", "content-type", "user-agent"}  # that any client has
 DECLARED = ("tools", "resources", "prompts")
 # Keywords of FastMCP(…) by Dovetail's names, with what their values become:
 OPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -371,7 +372,11 @@ class FastMCP(Server):
         """The operations as tools; of the client its base URL, and a bearer token among its headers."""
         server, options = cls(name, **settings), given(names=mcp_names)
         if client is not None:
-            token = client.headers.get("authorization", "").removeprefix("Bearer ")
+            headers = {name: each for name, each in client.headers.items() if name not in HEADERS}
+            scheme, _, token = headers.pop("authorization", "Bearer ").partition(" ")
+            if headers or client.auth or scheme.lower() != "bearer":
+                reason = "OpenApi(…, auth={name: secret}) sends what a security scheme of the document names"
+                raise no_equal("from_openapi(client=) with headers other than a bearer token", PAGE, reason)
             options |= given(base_url=str(client.base_url) or None, auth=token or None)
         server.mount(dovetail.OpenApi(openapi_spec, **options))
         return server
