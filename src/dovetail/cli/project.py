@@ -20,7 +20,9 @@ LINKS = {  # labels in [project.urls], in small letters
     "documentation": ("documentation", "docs"),
     "support": ("issues", "issue tracker", "bug tracker", "support"),
 }
-LEFT_OUT = ("build", "dist", "tests", "server.json", "manifest.json", "*.mcpb", "*.py[cod]", "*.log")
+LEFT_OUT = (
+    "build", "dist", "tests", "server.json", "manifest.json", "*.mcpb", "*.py[cod]", "*.log", "*.env", "*.key", "*.pem",
+)  # fmt: skip
 
 
 class Variable(msgspec.Struct, forbid_unknown_fields=True):
