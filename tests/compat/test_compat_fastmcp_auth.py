@@ -541,6 +541,13 @@ def test_what_a_provider_can_not_do_is_refused_and_what_has_no_effect_is_logged(
     ):  # fmt: skip
         with pytest.raises(ImportError, match='"From FastMCP"'):
             attempt()
+    for typo in (
+        lambda: GitHubProvider(**COMMON, require_scopes=["user"]),
+        lambda: JWTVerifier(**KEY, required_scope=["user"]),
+        lambda: KeycloakAuthProvider(realm_url="https://id.example/realms/a", base_url=ORIGIN, scopes=["user"]),
+    ):
+        with pytest.raises(TypeError, match='"From FastMCP"'):
+            typo()
     with pytest.raises(SetupError, match="client_id= is empty"):
         FastMCP("test", auth=GitHubProvider(client_id="", client_secret="", base_url=ORIGIN)).http_app()
 

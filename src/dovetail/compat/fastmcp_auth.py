@@ -12,7 +12,7 @@ from dovetail.auth import Auth, Introspection, Jwt, Principal
 from dovetail.authserver import AuthServer, Provider, SignIn, providers
 from dovetail.compat import no_equal
 from dovetail.compat.fastmcp_context import PAGE, Context, lacking
-from dovetail.compat.shared import AccessToken, PeerVerifier
+from dovetail.compat.shared import AccessToken, PeerVerifier, check_keywords
 from dovetail.engine.current_context import get_context
 
 log = logging.getLogger("dovetail.compat")
@@ -209,6 +209,9 @@ def _issuer(issuer: str, keys: str, audience: str = "", listed: str = "{issuer}"
 
     def provider(*, base_url: Any, token_verifier: Any = None, **own: Any) -> RemoteAuthProvider:
         options = {name: own.pop(name) for name in ("scopes_supported", "resource_documentation") if name in own}
+        known = {"algorithm", "audience", "required_scopes"}
+        unused = {name: own[name] for name in own.keys() - known if f"{{{name}}}" not in issuer + audience + listed}
+        _check_others(unused, "the provider")
         places = {name: str(value).rstrip("/") for name, value in own.items()}
         places["issuer"] = issuer.format(**places)
         verifier = token_verifier or _EndpointVerifier(
@@ -275,11 +278,20 @@ OWN = {  # keywords of single classes
     "audience", "authkit_domain", "aws_region", "base_authority", "config_url", "domain", "identifier_uri", "tenant_id",
     "algorithm", "user_pool_id",
 }  # fmt: skip
+NO_EFFECT = {
+    "cache_ttl_seconds", "client_storage", "consent_csp_policy", "extra_authorize_params",
+    "fallback_access_token_expiry_seconds", "fallback_refresh_token_expiry_seconds",
+    "fastmcp_access_token_expiry_seconds", "forward_pkce", "forward_resource", "http_client", "issuer_url",
+    "jwks_refresh_interval", "jwt_signing_key", "max_cache_size", "redirect_path", "require_authorization_consent",
+    "resource_name", "service_documentation_url", "ssrf_safe", "strict", "timeout_seconds",
+    "token_endpoint_auth_method", "token_expiry_threshold_seconds", "upstream_revocation_endpoint", "verify_id_token",
+}  # fmt: skip
 OPENID = {"openid", "profile", "email", "offline_access"}
 
 
 def _check_others(others: Mapping[str, Any], where: str) -> None:
-    """Refuse some keywords, and warn of others, which have no effect."""
+    """Refuse keywords that FastMCP has not either, or that matter, and warn of the others, which have no effect."""
+    check_keywords(others, REFUSED | OWN | NO_EFFECT, where, PAGE)
     for name in (name for name, value in others.items() if value is not None and name not in OWN):
         if name in REFUSED:
             raise no_equal(f"{where}({name}=)", PAGE)
