@@ -55,7 +55,7 @@ import dovetail
 from authserver_stage import served
 from dovetail.auth import Principal
 from dovetail.client import OAuth
-from dovetail.compat.fastmcp import Client, Context, FastMCP
+from dovetail.compat.fastmcp import Client, Context, FastMCP, create_proxy
 from dovetail.errors import SetupError
 from identity_provider import provider
 from issuer_stage import EC, ISSUER, RSA, claims, site, token
@@ -305,6 +305,37 @@ async def test_what_a_mounted_server_guards_stays_guarded() -> None:
             else:
                 with pytest.raises(dovetail.DovetailError):
                     await client.call_tool("read")
+
+
+async def test_hooks_find_tools_of_servers_elsewhere_before_they_are_listed(tmp_path: Path) -> None:
+    class Refuse(Middleware):
+        async def on_call_tool(self, context: MiddlewareContext, call_next: Any) -> Any:
+            found = await context.fastmcp_context.fastmcp.get_tool(context.message.name)
+            if found is not None and "admin" in found.tags:
+                raise ToolError("refused")
+            return await call_next(context)
+
+    path = tmp_path / "elsewhere.py"
+    path.write_text(
+        "from dovetail import Server\nserver = Server()\n@server.tool(tags={'admin'})\ndef f(): ...\nserver.run()"
+    )
+    server = create_proxy([sys.executable, str(path)], middleware=[Refuse()])
+    async with Client(server) as client:
+        with pytest.raises(ToolError, match="refused"):
+            await client.call_tool("f")
+
+
+async def test_a_function_that_lists_tools_sees_those_of_its_caller() -> None:
+    server = FastMCP("test")
+    server.tool(plain, name="more", auth=require_scopes("write"))
+
+    @server.tool
+    async def listed(ctx: Context) -> list[str]:
+        return [each.name for each in await ctx.fastmcp.list_tools()]
+
+    async with Client(server, principal=ANN) as client:
+        assert (await client.call_tool("listed")).data == ["listed"]
+    assert [each.name for each in await server.list_tools()] == ["more", "listed"]
 
 
 async def test_a_check_may_look_at_headers() -> None:

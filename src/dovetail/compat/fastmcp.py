@@ -22,6 +22,7 @@ from dovetail.compat import no_equal, shared
 from dovetail.compat.fastmcp_context import PAGE, Context, Shown, changed, contents, fitting, lacking, peer_tool
 from dovetail.compat.shared import Component, Resource, adapted, check_keywords, given, without_questions
 from dovetail.engine.context import request_of
+from dovetail.engine.current_context import get_context as native_context
 from dovetail.protocol.session import EVERYTHING, VisibilityRule
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import members, qualified_name
@@ -428,10 +429,17 @@ class FastMCP(Server):
     # ── what it offers ──
 
     async def list_tools(self) -> list[Shown]:
-        return [Shown(each.definition) for each in self.engine.tools.snapshot.items]
+        items: Any = self.engine.tools.snapshot.items
+        with contextlib.suppress(LookupError):  # outside of calls nobody asks
+            caller = lazy_engine.access.Caller(self.engine, request_of(native_context())[1])
+            items = [each for each in items if each.access is None or await caller.may_use(each.access)]
+        return [Shown(each.definition) for each in items]
 
     async def get_tool(self, name: str) -> Shown | None:
-        return None if (found := self.engine.tools.find(name)) is None else Shown(found.definition)
+        with contextlib.suppress(LookupError):  # a server elsewhere may have it
+            found = await self.component_of("tools/call", name, native_context())
+            return None if found.definition is None else found
+        return None if (item := self.engine.tools.find(name)) is None else Shown(item.definition)
 
     async def component_of(self, method: str, named: str, ctx: Any) -> Shown:
         """What a request is for, as the caller's session sees it, also if it is at a server elsewhere."""
