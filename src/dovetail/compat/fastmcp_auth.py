@@ -207,16 +207,16 @@ def _issuer(issuer: str, keys: str, audience: str = "", listed: str = "{issuer}"
     Without `audience` tokens are for the endpoint. `listed`: what clients are sent to.
     """
 
-    def provider(*, base_url: Any, token_verifier: Any = None, **own: Any) -> RemoteAuthProvider:
+    def provider(
+        *, base_url: Any, token_verifier: Any = None, required_scopes: Scopes = None, **own: Any
+    ) -> RemoteAuthProvider:
         options = {name: own.pop(name) for name in ("scopes_supported", "resource_documentation") if name in own}
-        known = {"algorithm", "audience", "required_scopes"}
-        unused = {name: own[name] for name in own.keys() - known if f"{{{name}}}" not in issuer + audience + listed}
-        _check_others(unused, "the provider")
+        _check_others(own, "the provider")
         places = {name: str(value).rstrip("/") for name, value in own.items()}
         places["issuer"] = issuer.format(**places)
         verifier = token_verifier or _EndpointVerifier(
             issuer=places["issuer"], jwks_uri=keys.format(**places), algorithm=own.get("algorithm"), base_url=base_url,
-            audience=own.get("audience") or audience.format(**places), required_scopes=own.get("required_scopes"),
+            audience=own.get("audience") or audience.format(**places), required_scopes=required_scopes,
         )  # fmt: skip
         return RemoteAuthProvider(verifier, [listed.format(**places)], base_url, **options)
 
@@ -253,6 +253,7 @@ class MultiAuth(AuthProvider):
         self, *, server: AuthProvider | None = None, verifiers: Any = (), base_url: Any = None,
         required_scopes: Scopes = None,
     ) -> None:  # fmt: skip
+        verifiers = verifiers.values() if isinstance(verifiers, Mapping) else verifiers
         listed = [verifiers] if isinstance(verifiers, AuthProvider) else list(verifiers or ())
         self._parts = listed if server is None else [server, *listed]
         if not self._parts:
@@ -276,7 +277,7 @@ REFUSED = {  # keywords that would be a risk to ignore
 }  # fmt: skip
 OWN = {  # keywords of single classes
     "audience", "authkit_domain", "aws_region", "base_authority", "config_url", "domain", "identifier_uri", "tenant_id",
-    "algorithm", "user_pool_id",
+    "algorithm", "user_pool_id", "realm_url", "environment_url", "resource_id", "project_url",
 }  # fmt: skip
 NO_EFFECT = {
     "cache_ttl_seconds", "client_storage", "consent_csp_policy", "extra_authorize_params",
