@@ -395,6 +395,7 @@ def test_a_name_that_the_registry_refuses_is_refused(project: Path, name: str) -
         ("pyproject.toml", '"1.2.0"', "1.2", "Expected `str`, got `float` - at `$.project.version`"),
         ("pyproject.toml", 'default = ""', 'default = "sk-1"', "the default of a secret would be published"),
         ("pyproject.toml", "secret =", "secrets =", "unknown field `secrets`"),
+        ("pyproject.toml", "WEATHER_API_KEY =", '"WEATHER-API-KEY" =', "'WEATHER-API-KEY' is no name of a variable"),
         ("pyproject.toml", '{description = "metric or imperial"}', "{}", "missing required field `description`"),
         ("README.md", "mcp-name", "name", f"add the line <!-- mcp-name: {NAME} -->"),
     ],

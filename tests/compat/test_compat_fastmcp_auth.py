@@ -402,9 +402,11 @@ GOOD: list[tuple[Any, str, dict[str, Any]]] = [
     (STATIC, "dev-ann", {"client": "ann@example.com", "scopes": ["read", "write"], "sub": "ann"}),
     (JWT, token(claims(aud=ENDPOINT)), {"client": "editor", "scopes": ["notes:read", "notes:write"], "sub": "alice"}),
     (OwnVerifier(), "own-token", {"client": "own", "scopes": ["read"], "sub": None}),
-    (MultiAuth(verifiers={"a": STATIC, "b": JWT}, required_scopes=[]), token(claims(aud=ENDPOINT, scope="notes:read")), {
-        "client": "editor", "scopes": ["notes:read"], "sub": "alice",
-    }),
+    (
+        MultiAuth(verifiers={"a": STATIC, "b": JWT}, required_scopes=[]),
+        token(claims(aud=ENDPOINT, scope="notes:read")),
+        {"client": "editor", "scopes": ["notes:read"], "sub": "alice"},
+    ),
     (Stricter(**KEY), token(claims(aud=ENDPOINT, scope="")), {"client": "editor", "scopes": [], "sub": "alice"}),
 ]  # fmt: skip
 

@@ -57,6 +57,11 @@ class Settings(msgspec.Struct, frozen=True):
 
     variables: dict[str, Variable] = {}
 
+    def __post_init__(self) -> None:
+        for name in self.variables:
+            if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"{name!r} is no name of a variable of the environment")
+
 
 class Tools(msgspec.Struct, frozen=True):
     dovetail: Settings = Settings()
