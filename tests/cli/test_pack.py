@@ -286,6 +286,7 @@ def test_a_server_that_is_named_and_one_that_mounts_others(project: Path) -> Non
 
 def test_what_is_no_part_of_the_program_stays_outside(project: Path) -> None:
     others = """.env .git/config env/pyvenv.cfg env/x.py tests/test_server.py dist/a.whl old.mcpb __pycache__/a.pyc
+    prod.env deploy/tls.key deploy/tls.pem
     data/big.csv data/kept.txt draft.md docs/draft.md docs/deep/x.txt notes/a.md notes/b.md server.json a.log"""
     for name in others.split():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
@@ -394,6 +395,7 @@ def test_a_name_that_the_registry_refuses_is_refused(project: Path, name: str) -
         ("pyproject.toml", '"1.2.0"', "1.2", "Expected `str`, got `float` - at `$.project.version`"),
         ("pyproject.toml", 'default = ""', 'default = "sk-1"', "the default of a secret would be published"),
         ("pyproject.toml", "secret =", "secrets =", "unknown field `secrets`"),
+        ("pyproject.toml", "WEATHER_API_KEY =", '"WEATHER-API-KEY" =', "'WEATHER-API-KEY' is no name of a variable"),
         ("pyproject.toml", '{description = "metric or imperial"}', "{}", "missing required field `description`"),
         ("README.md", "mcp-name", "name", f"add the line <!-- mcp-name: {NAME} -->"),
     ],

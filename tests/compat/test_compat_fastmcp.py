@@ -694,7 +694,7 @@ async def test_apis_become_servers() -> None:
     server = FastMCP.from_fastapi(app, mcp_names={"get_item": "item"})
     assert server.name == "Shop"
     assert json.loads((await server.call_tool("item", {"number": 3})).text) == {"number": 3}
-    client = httpx.AsyncClient(base_url="http://127.0.0.1:9", headers={"authorization": "Bearer abcdefgh"})
+    client = httpx.AsyncClient(base_url="http://127.0.0.1:9", headers={"authorization": "bearer abcdefgh"})
     assert await names(FastMCP.from_openapi(app.openapi(), client)) == ["get_item"]
     await client.aclose()
 
@@ -756,6 +756,9 @@ async def test_the_app_serves_in_a_host_with_its_lifespan_and_middleware() -> No
     (lambda: FastMCP("a").run("http", middleware=[object()]), r"http_app\(middleware"),
     (lambda: Tool.from_tool(plain, transform_fn=plain), "calls the function"),
     (lambda: FastMCP.from_openapi({}, route_maps=[]), "only="),
+    (lambda: FastMCP.from_openapi({}, httpx.AsyncClient(headers={"X-Key": "a"})), "auth={name: secret}"),
+    (lambda: FastMCP.from_openapi({}, httpx.AsyncClient(headers={"authorization": "Basic a"})), "a bearer token"),
+    (lambda: FastMCP.from_openapi({}, httpx.AsyncClient(auth=("a", "b"))), "a bearer token"),
     (lambda: Depends(plain, x=1), "other dependencies"),
     (lambda: FastMCP("a").tool(plain, app=True), "add_ui"),
     (lambda: FastMCP.as_proxy("https://a.example/mcp"), "create_proxy"),

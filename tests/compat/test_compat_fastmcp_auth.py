@@ -55,7 +55,7 @@ import dovetail
 from authserver_stage import served
 from dovetail.auth import Principal
 from dovetail.client import OAuth
-from dovetail.compat.fastmcp import Client, Context, FastMCP
+from dovetail.compat.fastmcp import Client, Context, FastMCP, create_proxy
 from dovetail.errors import SetupError
 from identity_provider import provider
 from issuer_stage import EC, ISSUER, RSA, claims, site, token
@@ -265,6 +265,89 @@ async def test_the_middleware_guards_by_tag_what_is_listed_called_and_read_also_
         assert (await client.call_tool("read", {"uri": "data://a/guarded"})).data == "a"
 
 
+async def test_what_functions_read_passes_the_hooks_of_middleware() -> None:
+    class Refuse(Middleware):
+        async def on_read_resource(self, context: MiddlewareContext, call_next: Any) -> Any:
+            if context.message.uri == "data://secret":
+                raise ToolError("refused")
+            return await call_next(context)
+
+    server = FastMCP("test", middleware=[Refuse()])
+    server.resource("data://{name}", name="any")(lambda name: name)
+
+    @server.tool
+    async def read(name: str, ctx: Context) -> str:
+        return str((await ctx.read_resource(f"data://{name}")).contents[0].content)
+
+    async with Client(server) as client:
+        assert (await client.call_tool("read", {"name": "open"})).data == "open"
+        with pytest.raises(ToolError, match="refused"):
+            await client.call_tool("read", {"name": "secret"})
+
+
+async def test_what_a_mounted_server_guards_stays_guarded() -> None:
+    mounted = FastMCP("mounted", middleware=[AuthMiddleware(auth=require_scopes("write"))])
+    mounted.tool(plain, auth=require_scopes("read"))
+    mounted.resource("data://a")(plain)
+    server = FastMCP("test")
+    server.mount(mounted)
+
+    @server.tool
+    async def read(ctx: Context) -> str:
+        return str((await ctx.read_resource("data://a")).contents[0].content)
+
+    for scopes, expected in (({"read"}, set()), ({"write"}, set()), ({"read", "write"}, {"plain"})):
+        async with Client(server, principal=Principal(subject="ann", scopes=frozenset(scopes))) as client:
+            assert await names(client) == {"read", *expected}
+            assert len(await client.list_resources()) == ("write" in scopes)
+            if "write" in scopes:
+                assert (await client.call_tool("read")).data == "plain"
+            else:
+                with pytest.raises(dovetail.DovetailError):
+                    await client.call_tool("read")
+
+
+async def test_hooks_find_tools_of_servers_elsewhere_before_they_are_listed(tmp_path: Path) -> None:
+    class Refuse(Middleware):
+        async def on_call_tool(self, context: MiddlewareContext, call_next: Any) -> Any:
+            found = await context.fastmcp_context.fastmcp.get_tool(context.message.name)
+            if found is not None and "admin" in found.tags:
+                raise ToolError("refused")
+            return await call_next(context)
+
+    path = tmp_path / "elsewhere.py"
+    path.write_text(
+        "from dovetail import Server\nserver = Server()\n@server.tool(tags={'admin'})\ndef f(): ...\nserver.run()"
+    )
+    server = create_proxy([sys.executable, str(path)], middleware=[Refuse()])
+    async with Client(server) as client:
+        with pytest.raises(ToolError, match="refused"):
+            await client.call_tool("f")
+
+
+async def test_a_function_that_lists_tools_sees_those_of_its_caller() -> None:
+    server = FastMCP("test")
+    server.tool(plain, name="more", auth=require_scopes("write"))
+
+    @server.tool
+    async def listed(ctx: Context) -> list[str]:
+        return [each.name for each in await ctx.fastmcp.list_tools()]
+
+    async with Client(server, principal=ANN) as client:
+        assert (await client.call_tool("listed")).data == ["listed"]
+    assert [each.name for each in await server.list_tools()] == ["more", "listed"]
+
+
+async def test_a_check_may_look_at_headers() -> None:
+    server = FastMCP("test")
+    server.tool(plain, auth=lambda _: get_http_headers().get("x-key") == "good")
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "plain", "arguments": {}}}
+    with TestClient(server.http_app(stateless_http=True), base_url=ORIGIN) as http:
+        for key, expected in (("good", '"result"'), ("bad", '"error"')):
+            headers = {"accept": "application/json, text/event-stream", "x-key": key}
+            assert expected in http.post("/mcp", json=body, headers=headers).text
+
+
 # ── verifiers ──
 
 
@@ -297,18 +380,34 @@ STATIC = StaticTokenVerifier({
     "dev-ann": {"client_id": "ann@example.com", "scopes": ["read", "write"], "sub": "ann"},
     "dev-guest": {"client_id": "guest", "scopes": []},
 }, required_scopes=["read"])  # fmt: skip
-JWT = JWTVerifier(
-    public_key=RSA.as_pem(private=False).decode(), issuer=ISSUER, audience=ENDPOINT, algorithm="RS256",
-    required_scopes=["notes:read"],
-)  # fmt: skip
+KEY: Any = {
+    "public_key": RSA.as_pem(private=False).decode(), "issuer": ISSUER, "audience": ENDPOINT, "algorithm": "RS256",
+}  # fmt: skip
+JWT = JWTVerifier(**KEY, required_scopes=["notes:read"])
+
+
+class Stricter(JWTVerifier):
+    async def verify_token(self, token: str) -> AccessToken | None:
+        found = await super().verify_token(token)
+        return found if found is not None and found.claims["sub"] == "alice" else None
+
+
+class Elsewhere(TokenVerifier):
+    async def verify_token(self, token: str) -> AccessToken | None:
+        return AccessToken(token, "own", resource="https://other.example.com/mcp")
+
+
 SECRET = JWTVerifier(public_key="a shared secret of 32 characters", issuer=ISSUER, audience=ENDPOINT, algorithm="HS256")
 GOOD: list[tuple[Any, str, dict[str, Any]]] = [
     (STATIC, "dev-ann", {"client": "ann@example.com", "scopes": ["read", "write"], "sub": "ann"}),
     (JWT, token(claims(aud=ENDPOINT)), {"client": "editor", "scopes": ["notes:read", "notes:write"], "sub": "alice"}),
     (OwnVerifier(), "own-token", {"client": "own", "scopes": ["read"], "sub": None}),
-    (MultiAuth(verifiers=[STATIC, JWT], required_scopes=[]), token(claims(aud=ENDPOINT, scope="")), {
-        "client": "editor", "scopes": [], "sub": "alice",
-    }),
+    (
+        MultiAuth(verifiers={"a": STATIC, "b": JWT}, required_scopes=[]),
+        token(claims(aud=ENDPOINT, scope="notes:read")),
+        {"client": "editor", "scopes": ["notes:read"], "sub": "alice"},
+    ),
+    (Stricter(**KEY), token(claims(aud=ENDPOINT, scope="")), {"client": "editor", "scopes": [], "sub": "alice"}),
 ]  # fmt: skip
 
 
@@ -330,6 +429,12 @@ def test_a_caller_with_a_good_token_is_known_and_its_token_is_not(
     (JWT, token(claims(aud=ENDPOINT, iss="https://evil.example.com")), 401),
     (JWT, token(claims(aud=ENDPOINT), algorithm="ES256", key=EC), 401),
     (JWT, token(claims(aud=ENDPOINT, scope="other")), 403),
+    (Stricter(**KEY), token(claims(aud=ENDPOINT, sub="eve")), 401),
+    (RemoteAuthProvider(Stricter(**KEY), [ISSUER], ORIGIN), token(claims(aud=ENDPOINT, sub="eve")), 401),
+    (RemoteAuthProvider(Elsewhere(), [ISSUER], ORIGIN), "any", 401),
+    (MultiAuth(verifiers=[Elsewhere()], base_url=ORIGIN), "any", 401),
+    (MultiAuth(verifiers=[STATIC, JWT], required_scopes=[]), "dev-guest", 401),
+    (MultiAuth(verifiers=[OwnVerifier(), JWT]), token(claims(aud=ENDPOINT, scope="other")), 401),
 ])  # fmt: skip
 def test_a_token_of_another_issuer_for_another_server_or_without_scopes_is_refused(
     auth: Any, bad: str, status: int
@@ -341,6 +446,21 @@ def test_a_token_of_another_issuer_for_another_server_or_without_scopes_is_refus
 def test_a_verifier_without_issuer_or_audience_is_refused(given: Mapping[str, Any]) -> None:
     with pytest.raises(ImportError, match=r'made by others, or for others.*"From FastMCP"'):
         JWTVerifier(jwks_uri="https://login.example.com/jwks", **given)
+
+
+async def test_users_of_one_program_whom_a_verifier_names_in_claims_do_not_share_state() -> None:
+    server = FastMCP("test")
+
+    @server.tool
+    async def remember(text: str, ctx: Context) -> str:
+        before = await ctx.get_state("text")
+        await ctx.set_state("text", text)
+        return str(before)
+
+    for user, expected in (("ann", "None"), ("bob", "None"), ("ann", "of ann")):
+        caller = AccessToken("any", "editor", claims={"sub": user}).to_principal()
+        async with Client(server, principal=caller) as client:
+            assert (await client.call_tool("remember", {"text": f"of {user}"})).data == expected
 
 
 async def test_the_issuer_is_asked_about_tokens() -> None:
@@ -441,6 +561,12 @@ def test_what_a_provider_can_not_do_is_refused_and_what_has_no_effect_is_logged(
     for attempt in (
         lambda: GitHubProvider(**COMMON, allowed_client_redirect_uris=["http://localhost:*"]),
         lambda: AzureProvider.from_b2c(tenant_name="a"),
+        lambda: OIDCProxy(**COMMON, config_url=f"https://a.example{OPEN_ID}", token_verifier=JWT),
+        lambda: type("Own", (GitHubProvider,), {"verify_token": OwnVerifier.verify_token})(**COMMON),
+        lambda: OAuthProxy(
+            upstream_authorization_endpoint="a", upstream_token_endpoint="b", upstream_client_id="c",
+            token_verifier=Stricter(**KEY), base_url=ORIGIN,
+        ),
         lambda: OAuthProxy(
             upstream_authorization_endpoint="a", upstream_token_endpoint="b", upstream_client_id="c",
             token_verifier=STATIC, base_url=ORIGIN,
@@ -448,6 +574,13 @@ def test_what_a_provider_can_not_do_is_refused_and_what_has_no_effect_is_logged(
     ):  # fmt: skip
         with pytest.raises(ImportError, match='"From FastMCP"'):
             attempt()
+    for typo in (
+        lambda: GitHubProvider(**COMMON, require_scopes=["user"]),
+        lambda: JWTVerifier(**KEY, required_scope=["user"]),
+        lambda: KeycloakAuthProvider(realm_url="https://id.example/realms/a", base_url=ORIGIN, scopes=["user"]),
+    ):
+        with pytest.raises(TypeError, match='"From FastMCP"'):
+            typo()
     with pytest.raises(SetupError, match="client_id= is empty"):
         FastMCP("test", auth=GitHubProvider(client_id="", client_secret="", base_url=ORIGIN)).http_app()
 
@@ -492,6 +625,7 @@ async def test_a_user_may_come_in_where_no_scopes_are_asked_for() -> None:
 
 
 PROGRAM = """
+import httpx
 from dovetail.compat.fastmcp import FastMCP
 from dovetail.compat.fastmcp.server.auth import require_scopes
 from dovetail.compat.fastmcp.server.middleware import AuthMiddleware
@@ -507,14 +641,23 @@ def theirs() -> str:
 def ours() -> str:
     return "ours"
 
+@server.tool
+async def over_http(name: str) -> str:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": {}}}
+    transport = httpx.ASGITransport(server.http_app(stateless_http=True))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as http:
+        return (await http.post("/mcp", json=body, headers={"accept": "application/json, text/event-stream"})).text
+
 server.mount(mounted)
 server.run()
 """
 
 
-async def test_on_stdio_the_user_of_this_machine_may_use_everything(tmp_path: Path) -> None:
+async def test_only_on_stdio_the_user_of_this_machine_may_use_everything(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     async with Client([sys.executable, str(path)]) as client:
-        assert await names(client) == {"ours", "theirs"}
-        assert [(await client.call_tool(name)).data for name in ("ours", "theirs")] == ["ours", "theirs"]
+        assert await names(client) == {"ours", "theirs", "over_http"}
+        for name in ("ours", "theirs"):
+            assert (await client.call_tool(name)).data == name
+            assert '"error"' in (await client.call_tool("over_http", {"name": name})).data

@@ -20,7 +20,9 @@ LINKS = {  # labels in [project.urls], in small letters
     "documentation": ("documentation", "docs"),
     "support": ("issues", "issue tracker", "bug tracker", "support"),
 }
-LEFT_OUT = ("build", "dist", "tests", "server.json", "manifest.json", "*.mcpb", "*.py[cod]", "*.log")
+LEFT_OUT = (
+    "build", "dist", "tests", "server.json", "manifest.json", "*.mcpb", "*.py[cod]", "*.log", "*.env", "*.key", "*.pem",
+)  # fmt: skip
 
 
 class Variable(msgspec.Struct, forbid_unknown_fields=True):
@@ -54,6 +56,11 @@ class Settings(msgspec.Struct, frozen=True):
     """The [tool.dovetail] of a pyproject.toml."""
 
     variables: dict[str, Variable] = {}
+
+    def __post_init__(self) -> None:
+        for name in self.variables:
+            if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"{name!r} is no name of a variable of the environment")
 
 
 class Tools(msgspec.Struct, frozen=True):

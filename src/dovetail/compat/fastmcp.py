@@ -20,8 +20,9 @@ from dovetail import engine as lazy_engine
 from dovetail.client.config import ClientOptions
 from dovetail.compat import no_equal, shared
 from dovetail.compat.fastmcp_context import PAGE, Context, Shown, changed, contents, fitting, lacking, peer_tool
-from dovetail.compat.shared import AccessToken, Component, Resource, adapted, check_keywords, given, without_questions
+from dovetail.compat.shared import Component, Resource, adapted, check_keywords, given, without_questions
 from dovetail.engine.context import request_of
+from dovetail.engine.current_context import get_context as native_context
 from dovetail.protocol.session import EVERYTHING, VisibilityRule
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import members, qualified_name
@@ -38,6 +39,7 @@ __path__: list[str] = []
 log = logging.getLogger("dovetail.compat")
 MARK = "__fastmcp__"  # the attribute of functions that the standalone decorators have marked
 UI_TYPE = "text/html;profile=mcp-app"
+HEADERS = {"accept", "accept-encoding", "connection", "content-type", "user-agent"}  # that any client has
 DECLARED = ("tools", "resources", "prompts")
 # Keywords of FastMCP(…) by Dovetail's names, with what their values become:
 OPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -199,9 +201,8 @@ class FastMCP(Server):
 
         self.engine.context_class = OwnContext
         self.on_duplicate, self._tasks, self.auth = on_duplicate or "warn", bool(tasks), auth
-        self._is_on_stdio = False
         self._changes: list[Callable[[Any], Any]] = []  # of what is registered
-        self.guards: list[Callable[[Any], Any]] = []  # of what its functions read
+        self.hooks: list[Any] = []  # also around what its functions read
         adders: Any = (self.add_transform, self.add_middleware, self.add_provider, self.add_tool)
         for add, parts in zip(adders, (transforms, middleware, providers, tools), strict=True):
             for each in parts or ():
@@ -270,7 +271,7 @@ class FastMCP(Server):
         if app is True or any("prefab_ui" in str(getattr(each, "__module__", "")) for each in members(returns)):
             raise no_equal(f"{found.name}: a view of Prefab UI", PAGE, "views are HTML, see add_ui")
         if checks:
-            options["authorize"] = partial(self.may_use, checks, found)
+            options["authorize"] = partial(compat.fastmcp_auth.may_use, checks, found)
         meta = given(ui=app or None, fastmcp=None if version is None else {"version": str(version)})
         return {**options, "meta": {**(options.get("meta") or {}), **meta}} if meta else options
 
@@ -294,20 +295,6 @@ class FastMCP(Server):
             self.engine.resources.add(item, where=where)
         else:
             catalog.add(item.name, item, where=where)
-
-    @property
-    def trusts_caller(self) -> bool:
-        """On stdio the caller is the user of this machine; also where this server is mounted."""
-        root: FastMCP = getattr(self.engine.root.context_class, "fastmcp", self)
-        return root._is_on_stdio
-
-    async def may_use(self, checks: Any, found: Any, principal: Any) -> bool:
-        """Whether the checks let a caller use a component."""
-        if principal is None and self.trusts_caller:
-            return True
-        token = None if principal is None else AccessToken.from_principal(principal)
-        auth = compat.fastmcp_auth
-        return await auth.run_auth_checks(checks, auth.AuthContext(token, found))
 
     # ── changes of what is registered ──
 
@@ -386,7 +373,11 @@ class FastMCP(Server):
         """The operations as tools; of the client its base URL, and a bearer token among its headers."""
         server, options = cls(name, **settings), given(names=mcp_names)
         if client is not None:
-            token = client.headers.get("authorization", "").removeprefix("Bearer ")
+            headers = {name: each for name, each in client.headers.items() if name not in HEADERS}
+            scheme, _, token = headers.pop("authorization", "Bearer ").partition(" ")
+            if headers or client.auth or scheme.lower() != "bearer":
+                reason = "OpenApi(…, auth={name: secret}) sends what a security scheme of the document names"
+                raise no_equal("from_openapi(client=) with headers other than a bearer token", PAGE, reason)
             options |= given(base_url=str(client.base_url) or None, auth=token or None)
         server.mount(dovetail.OpenApi(openapi_spec, **options))
         return server
@@ -416,8 +407,7 @@ class FastMCP(Server):
             logging.getLogger().setLevel(str(level).upper())
         if options.pop("middleware", None):
             raise no_equal("run(middleware=)", PAGE, "serve http_app(middleware=…) with a server of its own")
-        self._is_on_stdio = transport in (None, "stdio")
-        return given(state=options.get("state")) if self._is_on_stdio else _http(options)
+        return given(state=options.get("state")) if transport in (None, "stdio") else _http(options)
 
     def http_options(self, given: Any, *, running: bool = False) -> Any:
         """Dovetail's; from here on the path of the endpoint is known, and so what auth= means."""
@@ -439,14 +429,21 @@ class FastMCP(Server):
     # ── what it offers ──
 
     async def list_tools(self) -> list[Shown]:
-        return [Shown(each.definition) for each in self.engine.tools.snapshot.items]
+        items: Any = self.engine.tools.snapshot.items
+        with contextlib.suppress(LookupError):  # outside of calls nobody asks
+            caller = lazy_engine.access.Caller(self.engine, request_of(native_context())[1])
+            items = [each for each in items if each.access is None or await caller.may_use(each.access)]
+        return [Shown(each.definition) for each in items]
 
     async def get_tool(self, name: str) -> Shown | None:
-        return None if (found := self.engine.tools.find(name)) is None else Shown(found.definition)
+        with contextlib.suppress(LookupError):  # a server elsewhere may have it
+            found = await self.component_of("tools/call", name, native_context())
+            return None if found.definition is None else found
+        return None if (item := self.engine.tools.find(name)) is None else Shown(item.definition)
 
     async def component_of(self, method: str, named: str, ctx: Any) -> Shown:
         """What a request is for, as the caller's session sees it, also if it is at a server elsewhere."""
-        engine, context = request_of(ctx)
+        engine, (_, context) = self.engine, request_of(ctx)
         catalogs: dict[str, Any] = {"tools/call": engine.tools.find, "prompts/get": engine.prompts.find}
         find = partial(catalogs.get(method, engine.resources.get), named, engine.rules_of(context))
         if (found := find()) is None and engine.before_list:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from dovetail.auth import Auth, Introspection, Jwt
+from dovetail.auth import Auth, Introspection, Jwt, Principal
 from dovetail.authserver import AuthServer, Provider, SignIn, providers
 from dovetail.compat import no_equal
-from dovetail.compat.fastmcp_context import PAGE, lacking
-from dovetail.compat.shared import AccessToken, PeerVerifier
+from dovetail.compat.fastmcp_context import PAGE, Context, lacking
+from dovetail.compat.shared import AccessToken, PeerVerifier, check_keywords
+from dovetail.engine.current_context import get_context
 
 log = logging.getLogger("dovetail.compat")
 Scopes = Sequence[str] | str | None
@@ -64,6 +65,14 @@ async def run_auth_checks(checks: AuthCheck | Sequence[AuthCheck], ctx: AuthCont
     return True
 
 
+async def may_use(checks: Any, found: Any, principal: Principal | None) -> bool:
+    """Whether the checks let a caller use a component. On stdio it is the user of this machine."""
+    if principal is None and Context.transport.fget(get_context()) == "stdio":  # type: ignore[attr-defined]
+        return True
+    token = None if principal is None else AccessToken.from_principal(principal)
+    return await run_auth_checks(checks, AuthContext(token, found))
+
+
 # ── verifiers and providers ──
 
 
@@ -72,6 +81,7 @@ class AuthProvider:
 
     issuers: Sequence[str] = ()  # where clients get tokens, if the verifiers do not say it
     options: Mapping[str, Any] = {}  # more of `Auth`
+    _path, _asked = "", None
     __getattr__ = lacking
 
     def __init__(self, base_url: Any = None, required_scopes: Scopes = None) -> None:
@@ -84,9 +94,25 @@ class AuthProvider:
     def verifiers(self, path: str) -> list[Any]:  # noqa: ARG002
         raise no_equal(type(self).__name__, PAGE, "give Server(auth=) an AuthServer, a verifier or a function")
 
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """For what asks this itself, such as a subclass that overrides it."""
+        if self._asked is None:
+            self._asked = self.verifiers(self._path)
+        for each in self._asked:
+            if (found := await each.verify(token)) is not None:
+                return AccessToken.from_principal(found) if found.may(*self.required_scopes) else None
+        return None
+
+    def sources(self, path: str) -> list[Any]:
+        """Its verifiers; a `verify_token` of a user's own decides in their place."""
+        self._path = path
+        if type(self).verify_token is AuthProvider.verify_token:
+            return self.verifiers(path)
+        return [PeerVerifier(self, None, self.public_url(path), needs_resource=False)]
+
     def auth(self, path: str) -> Auth:
         options = {"public_url": self.public_url(path), "scopes": self.required_scopes, **self.options}
-        return Auth(self.verifiers(path), authorization_servers=self.issuers, **options)
+        return Auth(self.sources(path), authorization_servers=self.issuers, **options)
 
 
 def _scopes(given: Scopes) -> list[str]:
@@ -95,12 +121,6 @@ def _scopes(given: Scopes) -> list[str]:
 
 class TokenVerifier(AuthProvider):
     """A verifier; a user's own has `verify_token`."""
-
-    async def verify_token(self, token: str) -> AccessToken | None:
-        raise NotImplementedError(f"{type(self).__name__}.verify_token")
-
-    def verifiers(self, path: str) -> list[Any]:
-        return [PeerVerifier(self, None, self.public_url(path), needs_resource=False)]
 
 
 class JWTVerifier(TokenVerifier):
@@ -173,11 +193,12 @@ class RemoteAuthProvider(AuthProvider):
         super().__init__(base_url, token_verifier.required_scopes)
         del resource_name  # it is that of the server
         documentation = None if resource_documentation is None else str(resource_documentation)
+        token_verifier.base_url = token_verifier.base_url or self.base_url  # its tokens are for this server
         self._verifier, self.issuers = token_verifier, [str(each) for each in authorization_servers]
         self.options = {"scopes_supported": _scopes(scopes_supported), "documentation": documentation}
 
     def verifiers(self, path: str) -> list[Any]:
-        return self._verifier.verifiers(path)
+        return self._verifier.sources(path)
 
 
 def _issuer(issuer: str, keys: str, audience: str = "", listed: str = "{issuer}") -> Callable[..., RemoteAuthProvider]:
@@ -186,13 +207,16 @@ def _issuer(issuer: str, keys: str, audience: str = "", listed: str = "{issuer}"
     Without `audience` tokens are for the endpoint. `listed`: what clients are sent to.
     """
 
-    def provider(*, base_url: Any, token_verifier: Any = None, **own: Any) -> RemoteAuthProvider:
+    def provider(
+        *, base_url: Any, token_verifier: Any = None, required_scopes: Scopes = None, **own: Any
+    ) -> RemoteAuthProvider:
         options = {name: own.pop(name) for name in ("scopes_supported", "resource_documentation") if name in own}
+        _check_others(own, "the provider")
         places = {name: str(value).rstrip("/") for name, value in own.items()}
         places["issuer"] = issuer.format(**places)
         verifier = token_verifier or _EndpointVerifier(
             issuer=places["issuer"], jwks_uri=keys.format(**places), algorithm=own.get("algorithm"), base_url=base_url,
-            audience=own.get("audience") or audience.format(**places), required_scopes=own.get("required_scopes"),
+            audience=own.get("audience") or audience.format(**places), required_scopes=required_scopes,
         )  # fmt: skip
         return RemoteAuthProvider(verifier, [listed.format(**places)], base_url, **options)
 
@@ -207,6 +231,21 @@ ScalekitProvider = _issuer(
 SupabaseProvider = _issuer("{project_url}/auth/v1", "{issuer}/.well-known/jwks.json", "authenticated")
 
 
+class Scoped:
+    """A verifier, for tokens that have some scopes."""
+
+    def __init__(self, verifier: Any, scopes: Sequence[str]) -> None:
+        self._verifier, self._scopes = verifier, scopes
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._verifier, name)
+        return (lambda state: Scoped(found(state), self._scopes)) if name == "for_app" else found
+
+    async def verify(self, token: str) -> Any:
+        found = await self._verifier.verify(token)
+        return found if found is not None and found.may(*self._scopes) else None
+
+
 class MultiAuth(AuthProvider):
     """Several of them: the first that knows a token counts."""
 
@@ -214,6 +253,7 @@ class MultiAuth(AuthProvider):
         self, *, server: AuthProvider | None = None, verifiers: Any = (), base_url: Any = None,
         required_scopes: Scopes = None,
     ) -> None:  # fmt: skip
+        verifiers = verifiers.values() if isinstance(verifiers, Mapping) else verifiers
         listed = [verifiers] if isinstance(verifiers, AuthProvider) else list(verifiers or ())
         self._parts = listed if server is None else [server, *listed]
         if not self._parts:
@@ -222,26 +262,37 @@ class MultiAuth(AuthProvider):
         scopes = first.required_scopes if required_scopes is None else required_scopes
         super().__init__(base_url or first.base_url, scopes)
         self.issuers = first.issuers
+        for each in self._parts:
+            each.base_url = each.base_url or self.base_url
 
     def verifiers(self, path: str) -> list[Any]:
-        return [found for each in self._parts for found in each.verifiers(path)]
+        return [Scoped(found, each.required_scopes) for each in self._parts for found in each.sources(path)]
 
 
 # ── users sign in at an identity provider ──
 
 REFUSED = {  # keywords that would be a risk to ignore
     "allowed_client_redirect_uris", "client_auth_method", "enable_cimd", "extra_token_params", "identity_assertion",
-    "resource_base_url", "token_issuer",
+    "resource_base_url", "token_issuer", "token_verifier",
 }  # fmt: skip
 OWN = {  # keywords of single classes
     "audience", "authkit_domain", "aws_region", "base_authority", "config_url", "domain", "identifier_uri", "tenant_id",
-    "token_verifier", "algorithm", "user_pool_id",
+    "algorithm", "user_pool_id", "realm_url", "environment_url", "resource_id", "project_url",
+}  # fmt: skip
+NO_EFFECT = {
+    "cache_ttl_seconds", "client_storage", "consent_csp_policy", "extra_authorize_params",
+    "fallback_access_token_expiry_seconds", "fallback_refresh_token_expiry_seconds",
+    "fastmcp_access_token_expiry_seconds", "forward_pkce", "forward_resource", "http_client", "issuer_url",
+    "jwks_refresh_interval", "jwt_signing_key", "max_cache_size", "redirect_path", "require_authorization_consent",
+    "resource_name", "service_documentation_url", "ssrf_safe", "strict", "timeout_seconds",
+    "token_endpoint_auth_method", "token_expiry_threshold_seconds", "upstream_revocation_endpoint", "verify_id_token",
 }  # fmt: skip
 OPENID = {"openid", "profile", "email", "offline_access"}
 
 
 def _check_others(others: Mapping[str, Any], where: str) -> None:
-    """Refuse some keywords, and warn of others, which have no effect."""
+    """Refuse keywords that FastMCP has not either, or that matter, and warn of the others, which have no effect."""
+    check_keywords(others, REFUSED | OWN | NO_EFFECT, where, PAGE)
     for name in (name for name, value in others.items() if value is not None and name not in OWN):
         if name in REFUSED:
             raise no_equal(f"{where}({name}=)", PAGE)
@@ -258,6 +309,8 @@ class OIDCProxy(AuthProvider):
         valid_scopes: Scopes = None, additional_authorize_scopes: Scopes = None, **own: Any,
     ) -> None:  # fmt: skip
         super().__init__(base_url, required_scopes)
+        if type(self).verify_token is not AuthProvider.verify_token:
+            raise no_equal(f"{type(self).__name__}.verify_token", PAGE, "SignIn(…, scopes_for=) chooses who gets what")
         self.own, self.credentials = own, (client_id, client_secret or "")
         self.scopes_supported = list(dict.fromkeys([*self.required_scopes, *_scopes(valid_scopes)]))
         self._more_scopes = _scopes(additional_authorize_scopes)
@@ -325,8 +378,8 @@ class OAuthProxy(OIDCProxy):
         upstream_authorization_endpoint: Any, upstream_token_endpoint: Any, required_scopes: Scopes = None, **own: Any,
     ) -> None:  # fmt: skip
         del upstream_authorization_endpoint, upstream_token_endpoint
-        if not isinstance(token_verifier, JWTVerifier):
-            fix = "without a JWTVerifier, which names the issuer, write SignIn(Provider(…), client_id, client_secret)"
+        if type(token_verifier) is not JWTVerifier:
+            fix = "without a plain JWTVerifier, which names the issuer, write SignIn(Provider(…), id, secret)"
             raise no_equal(f"OAuthProxy(token_verifier={type(token_verifier).__name__})", PAGE, fix)
         scopes, issuer = required_scopes or token_verifier.required_scopes, token_verifier.trusted[0]
         own |= {"client_id": upstream_client_id, "client_secret": upstream_client_secret}

@@ -28,7 +28,7 @@ from dovetail.errors import INVALID_PARAMS
 from dovetail.protocol import results, types
 from dovetail.protocol.jsonrpc import encode
 from dovetail.registry.dependencies import Marker
-from dovetail.registry.registration import Caching, parse_rates
+from dovetail.registry.registration import AccessRule, Caching, parse_rates
 from dovetail.registry.tools import Tool, shape_unstructured
 from dovetail.schema.encode import encode_json, to_jsonable
 
@@ -250,12 +250,15 @@ class Context(dovetail.Context[Any]):
                 await notify()
 
     async def read_resource(self, uri: Any) -> Any:
-        for check in self.fastmcp.guards:
-            await check(await self.fastmcp.component_of("resources/read", str(uri), self))
-        found = await super().read_resource(str(uri))
+        async def read(context: MiddlewareContext[Any]) -> Any:
+            return results.ReadResourceResult(await super(Context, self).read_resource(str(context.message.uri)))
+
+        message = SimpleNamespace(uri=str(uri))
+        context = MiddlewareContext(message=message, fastmcp_context=self, method="resources/read")
+        found = (await chain(self.fastmcp.hooks, read)(context)).items
         parts = ((each.blob if each.text is None else each.text, each.mime_type, each.meta) for each in found)
-        read = [SimpleNamespace(content=content, mime_type=kind, meta=meta) for content, kind, meta in parts]
-        return SimpleNamespace(contents=read)
+        shown = [SimpleNamespace(content=content, mime_type=kind, meta=meta) for content, kind, meta in parts]
+        return SimpleNamespace(contents=shown)
 
 
 class Shown:
@@ -390,6 +393,7 @@ class Middleware:
     """FastMCP's form of Dovetail's: subclasses have hooks such as `on_call_tool`."""
 
     def attach(self, server: Any) -> None:
+        server.hooks.append(self)
         server.engine.use(self._around)
         server.engine.notification_hooks.append(self._beside)
 
@@ -571,23 +575,30 @@ class AuthMiddleware(Middleware):
 
     def attach(self, server: Any) -> None:
         self._server = server
-        server.guards.append(self.check)  # of what its own functions read
+        server.change_items(self._guarded)  # also where the server is mounted
         super().attach(server)
 
-    async def check(self, component: Any) -> None:
-        """Raises ProtocolError unless the caller may use it."""
-        if not await self._server.may_use(self.auth, component, native_context().principal):
-            raise ProtocolError("Authorization failed: insufficient permissions", code=INVALID_PARAMS)
+    def _guarded(self, item: Any) -> Any:
+        rule: Any = item.access or AccessRule()
+
+        async def authorize(caller: Any) -> Any:
+            is_allowed = rule.authorize is None or await rule.authorize(caller)
+            return is_allowed and await compat.fastmcp_auth.may_use(self.auth, Shown(item.definition), caller)
+
+        return replace(item, access=AccessRule(rule.scopes, authorize))
 
     async def _list(self, context: MiddlewareContext[Any], call_next: CallNext) -> Any:
         caller = native_context().principal
-        return [each for each in await call_next(context) if await self._server.may_use(self.auth, each, caller)]
+        return [each for each in await call_next(context) if await compat.fastmcp_auth.may_use(self.auth, each, caller)]
 
     on_list_tools = on_list_resources = on_list_resource_templates = on_list_prompts = _list
 
     async def _use(self, context: MiddlewareContext[Any], call_next: CallNext) -> Any:
         named = context.message.uri if context.method == "resources/read" else context.message.name
-        await self.check(await self._server.component_of(context.method, named, native_context()))
+        ctx = native_context()
+        component = await self._server.component_of(context.method, named, ctx)
+        if not await compat.fastmcp_auth.may_use(self.auth, component, ctx.principal):
+            raise ProtocolError("Authorization failed: insufficient permissions", code=INVALID_PARAMS)
         return await call_next(context)
 
     on_call_tool = on_read_resource = on_get_prompt = _use

@@ -192,7 +192,9 @@ class AccessToken:
 
     def to_principal(self) -> Principal:
         scopes, own = frozenset(self.scopes), given(issuer=self.claims.get("iss"), expires_at=self.expires_at)
-        return Principal(subject=self.subject, client=self.client_id, scopes=scopes, claims=self.claims, **own)
+        named = self.claims.get("sub")  # else all users of a client would be one caller
+        subject = named if self.subject is None and isinstance(named, str) else self.subject
+        return Principal(subject=subject, client=self.client_id, scopes=scopes, claims=self.claims, **own)
 
 
 def get_access_token() -> AccessToken | None:

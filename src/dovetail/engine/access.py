@@ -6,9 +6,11 @@ import logging
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dovetail.engine import call_tool
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import Unauthorized
 from dovetail.registry.catalog import Page, Snapshot
+from dovetail.registry.functions import Invocation
 from dovetail.registry.registration import AccessRule, AccessRules, Authorize
 
 if TYPE_CHECKING:
@@ -23,10 +25,9 @@ NO_PRINCIPAL = "no caller is signed in here; write Client(server, auth=…) or C
 class Caller:
     """The caller of one request; each `authorize` function is called once."""
 
-    def __init__(self, engine: "Engine", principal: "Principal | None") -> None:
-        self.scopes = frozenset[str]() if principal is None else principal.scopes
-        self._principal = principal
-        self._timeout = engine.options.timeout
+    def __init__(self, engine: "Engine", context: RequestContext) -> None:
+        self.scopes = frozenset[str]() if context.principal is None else context.principal.scopes
+        self._engine, self._context = engine, context
         self._authorized: dict[int, bool] = {}  # by the id of the function
 
     async def may_use(self, rule: AccessRule) -> bool:
@@ -42,10 +43,11 @@ class Caller:
     async def _authorize(self, authorize: Authorize) -> bool:
         """Whether the author's function allows it; a failure of the function denies access."""
         try:
-            verdict: Any = authorize(self._principal)
-            if inspect.isawaitable(verdict):
-                async with asyncio.timeout(self._timeout):
-                    verdict = await verdict
+            work = self._verdict(authorize)
+            if call_tool.run_in_context is not None:  # for `get_context`
+                invocation = Invocation(function=authorize, is_async=True, in_thread=False)
+                work = call_tool.run_in_context(self._engine, self._context, invocation, None, work)
+            verdict: Any = await work
         except Exception:
             log.exception("authorize: %r failed, which denies access", authorize)
             return False
@@ -54,10 +56,17 @@ class Caller:
             log.error("authorize: %r gave %s, which denies access; return True or False", authorize, kind)
         return verdict is True
 
+    async def _verdict(self, authorize: Authorize) -> Any:
+        verdict: Any = authorize(self._context.principal)
+        if not inspect.isawaitable(verdict):
+            return verdict
+        async with asyncio.timeout(self._engine.options.timeout):
+            return await verdict
+
 
 async def may_use(engine: "Engine", context: RequestContext, rule: AccessRule) -> bool:
     """False hides the thing: the client gets "not found". Raises Unauthorized if the caller lacks a scope."""
-    caller = Caller(engine, context.principal)
+    caller = Caller(engine, context)
     if not rule.scopes <= caller.scopes:
         raise _unauthorized(context, rule.scopes)
     return await caller.may_use(rule)
@@ -74,7 +83,7 @@ def _unauthorized(context: RequestContext, scopes: frozenset[str]) -> Unauthoriz
 
 
 async def readable_uris(engine: "Engine", context: RequestContext, rules: Mapping[str, AccessRule | None]) -> list[str]:
-    caller = Caller(engine, context.principal)
+    caller = Caller(engine, context)
     return [uri for uri, rule in rules.items() if rule is None or await caller.may_use(rule)]
 
 
@@ -95,7 +104,7 @@ async def visible_page(
     engine: "Engine", context: RequestContext, snapshot: Snapshot[Any], after: int, size: int
 ) -> Page[Any]:
     """Up to `size` items that the caller may use, registered after number `after`."""
-    caller = Caller(engine, context.principal)
+    caller = Caller(engine, context)
     visible: list[Any] = []
     last = after
     for number, item in snapshot.items_after(after):
