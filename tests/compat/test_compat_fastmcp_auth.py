@@ -581,6 +581,13 @@ def test_what_a_provider_can_not_do_is_refused_and_what_has_no_effect_is_logged(
     ):
         with pytest.raises(TypeError, match='"From FastMCP"'):
             typo()
+    for missing, attempt in (
+        ("realm_url", lambda: KeycloakAuthProvider(base_url=ORIGIN)),
+        ("tenant_id", lambda: FastMCP("test", auth=AzureProvider(**COMMON)).http_app()),
+        ("user_pool_id", lambda: FastMCP("test", auth=AWSCognitoProvider(**COMMON)).http_app()),
+    ):
+        with pytest.raises(TypeError, match=f"the provider needs {missing}="):
+            attempt()
     with pytest.raises(SetupError, match="client_id= is empty"):
         FastMCP("test", auth=GitHubProvider(client_id="", client_secret="", base_url=ORIGIN)).http_app()
 

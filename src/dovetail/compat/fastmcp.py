@@ -341,6 +341,9 @@ class FastMCP(Server):
         super().completion(shared.completer(handler))
         return handler
 
+    def custom_route(self, path: str, methods: Any, name: Any = None, include_in_schema: Any = True) -> Any:  # noqa: ARG002
+        return super().custom_route(path, methods)
+
     def add_middleware(self, middleware: Any) -> None:
         middleware.attach(self)
 

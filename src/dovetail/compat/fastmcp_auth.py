@@ -201,6 +201,13 @@ class RemoteAuthProvider(AuthProvider):
         return self._verifier.sources(path)
 
 
+def _filled(template: str, places: Mapping[str, Any]) -> str:
+    try:
+        return template.format(**places)
+    except KeyError as missing:
+        raise TypeError(f"the provider needs {missing.args[0]}=") from None
+
+
 def _issuer(issuer: str, keys: str, audience: str = "", listed: str = "{issuer}") -> Callable[..., RemoteAuthProvider]:
     """A provider with which clients register themselves; its places are templates of the keywords.
 
@@ -213,12 +220,12 @@ def _issuer(issuer: str, keys: str, audience: str = "", listed: str = "{issuer}"
         options = {name: own.pop(name) for name in ("scopes_supported", "resource_documentation") if name in own}
         _check_others(own, "the provider")
         places = {name: str(value).rstrip("/") for name, value in own.items()}
-        places["issuer"] = issuer.format(**places)
+        places["issuer"] = _filled(issuer, places)
         verifier = token_verifier or _EndpointVerifier(
-            issuer=places["issuer"], jwks_uri=keys.format(**places), algorithm=own.get("algorithm"), base_url=base_url,
-            audience=own.get("audience") or audience.format(**places), required_scopes=required_scopes,
+            issuer=places["issuer"], jwks_uri=_filled(keys, places), algorithm=own.get("algorithm"), base_url=base_url,
+            audience=own.get("audience") or _filled(audience, places), required_scopes=required_scopes,
         )  # fmt: skip
-        return RemoteAuthProvider(verifier, [listed.format(**places)], base_url, **options)
+        return RemoteAuthProvider(verifier, [_filled(listed, places)], base_url, **options)
 
     return provider
 
@@ -326,7 +333,7 @@ class OIDCProxy(AuthProvider):
     def sign_in(self, *credentials: str, **options: Any) -> SignIn:
         if isinstance(self.row, Provider):
             return SignIn(self.row, *credentials, **options)
-        place = self.row.format(**{"aws_region": "eu-central-1", **self.own})
+        place = _filled(self.row, {"aws_region": "eu-central-1", **self.own})
         issuer = place.removesuffix("/.well-known/openid-configuration").rstrip("/")
         host, issuers = urlsplit(issuer).netloc, (issuer, f"{issuer}/")  # some end in a slash
         parameters = {"audience": self.own["audience"]} if self.own.get("audience") else {}
@@ -359,7 +366,7 @@ globals().update({name: type(name, (OIDCProxy,), {"row": row}) for name, row in 
 class AzureProvider(OIDCProxy):
     def sign_in(self, *credentials: str, **options: Any) -> SignIn:
         cloud = self.own.get("base_authority", "login.microsoftonline.com")
-        return SignIn.entra(*credentials, tenant=self.own["tenant_id"], cloud=cloud, **options)
+        return SignIn.entra(*credentials, tenant=_filled("{tenant_id}", self.own), cloud=cloud, **options)
 
     def _upstream(self, scope: str) -> str:
         is_whole = "://" in scope or scope in OPENID
