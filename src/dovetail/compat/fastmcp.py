@@ -433,7 +433,7 @@ class FastMCP(Server):
 
     async def list_tools(self) -> list[Shown]:
         items: Any = self.engine.tools.snapshot.items
-        with contextlib.suppress(LookupError):  # outside of calls nobody asks
+        with contextlib.suppress(LookupError):  # outside of a call there is no caller
             caller = lazy_engine.access.Caller(self.engine, request_of(native_context())[1])
             items = [each for each in items if each.access is None or await caller.may_use(each.access)]
         return [Shown(each.definition) for each in items]
