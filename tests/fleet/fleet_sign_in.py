@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
+from dying_fleet import MAX_REPEATS
 from fleet_client import Reply as Response
 from fleet_client import post, running
 from fleet_processes import Fleet, fleet
@@ -23,7 +24,6 @@ from provider_kinds import CLIENT_ID, CLIENT_SECRET, USERS
 SERVER = Path(__file__).parent / "fleet_sign_in_server.py"
 WORKERS = 4
 EXPIRES_IN = 200  # seconds, of tokens of the provider: less than those of ours
-REPEATS = 50  # of one request, until a worker has answered it
 MOST_TRIES = 10  # of one user, to sign in
 TIME_LIMIT = 90.0  # seconds for a response; longer than the claim of a dead worker
 PROMPTLY = 20.0  # seconds; much more than anything takes
@@ -161,7 +161,7 @@ class Front(Stage):
         self, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> Reply:
         options: dict[str, Any] = {"data": body or None, "headers": headers, "allow_redirects": False}
-        for _ in range(REPEATS):
+        for _ in range(MAX_REPEATS):
             async with self.http.request(method, self.origin + target, **options) as response:
                 raw = [(name.lower(), value) for name, value in response.raw_headers]
                 reply = Reply(response.status, raw, await response.read())
@@ -171,7 +171,7 @@ class Front(Stage):
         raise AssertionError(f"{method} {target.partition('?')[0]} is never answered")
 
     async def call(self, tool: str, token: str) -> Response:
-        for _ in range(REPEATS):
+        for _ in range(MAX_REPEATS):
             response = await post(self.http, f"{self.origin}/mcp", tool, {}, {"Authorization": f"Bearer {token}"})
             if response.status != 502:
                 return response
