@@ -123,18 +123,25 @@ def _wrap(engine: "Engine", middleware: Middleware, inner: Layer) -> Layer:
     invocation = Invocation(function=middleware, is_async=True, in_thread=False)
 
     async def layer(context: RequestContext) -> Result:
+        given: Result | None = None
+
         async def call_next(request: Request) -> Result:
+            nonlocal given
             context.request = request
             if context.server_requests is not None:  # the middleware makes the request twice
                 context.server_requests.restart()
             result = await inner(context)
-            return result.decoded() if isinstance(result, ToolResult) else result
+            given = result.decoded() if isinstance(result, ToolResult) else result
+            return given
 
         context.original_params = context.original_params or context.request.params
         work = middleware(context.request, call_next)
         if call_tool.run_in_context is not None:  # for `get_context`
             work = call_tool.run_in_context(engine, context, invocation, None, work)
-        made = from_official(await work)
+        made = await work
+        if made is given and given is not None:
+            return given
+        made = from_official(made)
         if not hasattr(made, "encode") or isinstance(made, str):
             raise TypeError(f"a middleware returned {type(made).__name__}; return what call_next gives, or a result")
         return replace(made, content=content_blocks(made.content)) if isinstance(made, ToolResult) else made
