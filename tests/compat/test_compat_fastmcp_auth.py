@@ -40,6 +40,7 @@ from dovetail.compat.fastmcp.server.auth.providers.workos import AuthKitProvider
 from dovetail.compat.fastmcp.server.dependencies import get_access_token, get_http_headers
 from dovetail.compat.fastmcp.server.middleware import AuthMiddleware, Middleware, MiddlewareContext, PingMiddleware
 from dovetail.compat.fastmcp.server.middleware.caching import ResponseCachingMiddleware
+from dovetail.compat.fastmcp.server.middleware.dereference import DereferenceRefsMiddleware
 from dovetail.compat.fastmcp.server.middleware.error_handling import ErrorHandlingMiddleware
 from dovetail.compat.fastmcp.server.middleware.logging import LoggingMiddleware, StructuredLoggingMiddleware
 from dovetail.compat.fastmcp.server.middleware.rate_limiting import (
@@ -139,6 +140,7 @@ async def test_messages_times_and_errors_are_logged(caplog: pytest.LogCaptureFix
     for each in (errors, LoggingMiddleware(include_payloads=True), StructuredLoggingMiddleware(), TimingMiddleware()):
         server.add_middleware(each)
     server.add_middleware(PingMiddleware(interval_ms=5000))
+    server.add_middleware(DereferenceRefsMiddleware())
     async with Client(server) as client:
         await client.call_tool("plain")
         with pytest.raises(dovetail.ServerError):

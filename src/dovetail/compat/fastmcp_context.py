@@ -567,6 +567,11 @@ def PingMiddleware(interval_ms: int = 30_000) -> Middleware:  # noqa: ARG001
     return Middleware()
 
 
+def DereferenceRefsMiddleware() -> Middleware:
+    """Nothing: schemas are sent without references."""
+    return Middleware()
+
+
 class AuthMiddleware(Middleware):
     """Hides what the checks don't allow, and refuses it."""
 
